@@ -1,0 +1,36 @@
+"""Plan a language model's lifetime compute: parameters, pre-training tokens, RL tokens and test-time samples.
+
+Names resolve on first use (PEP 562), so that importing the package loads neither JAX nor pandas.
+"""
+
+from importlib import import_module
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "load": "allocator.scenario.reading",
+    "Scenario": "allocator.scenario.schema",
+    "solve": "allocator.optimum.planning",
+    "evaluate": "allocator.optimum.planning",
+    "Plan": "allocator.optimum.result",
+    "compare": "allocator.baselines",
+    "UserLaw": "allocator.laws.user",
+    "AllocatorError": "allocator.errors",
+    "CatalogError": "allocator.errors",
+    "InfeasibleError": "allocator.errors",
+    "LawError": "allocator.errors",
+    "ScenarioError": "allocator.errors",
+    "SolveError": "allocator.errors",
+}
+
+__all__ = ["__version__", *_HOMES]
+
+
+def __getattr__(name: str):
+    if name not in _HOMES:
+        raise AttributeError(f"module 'allocator' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__():
+    return sorted(__all__)

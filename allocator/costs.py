@@ -1,0 +1,125 @@
+"""What the phases cost, in FLOP, chip-hours, USD and joules.
+
+A phase's model FLOP are c N tokens with c = 6 (pre-training), kappa (RL) or 2 (serving). Its paid FLOP are model FLOP
+times an overhead, so that all phases are counted at the pre-training MFU; chip-seconds follow from
+paid FLOP / (peak x pre-training MFU).
+"""
+
+from typing import NamedTuple, Protocol
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from allocator import precision  # noqa: F401  (float64 before the first array)
+from allocator.laws.checks import require_positive
+from allocator.units import SECONDS_PER_HOUR
+
+PRETRAIN_FLOP_PER_PARAM_TOKEN = 6.0  # forward 2, backward 4; lecture, 01:20
+SERVE_FLOP_PER_PARAM_TOKEN = 2.0  # forward only; lecture, 01:23
+CURRENCIES = ("compute_flop", "chip_hours", "usd", "energy_joule")
+
+
+class Overhead(Protocol):
+    """Paid FLOP over useful FLOP, at the pre-training MFU."""
+
+    def __call__(self, log_n: Float[Array, ""]) -> Float[Array, ""]:
+        """Overhead of a model with N active parameters."""
+        ...
+
+
+class ConstantOverhead(eqx.Module):
+    """The same overhead at every size."""
+
+    value: float
+
+    def __check_init__(self):
+        require_positive(self, "value")
+
+    def __call__(self, log_n: Float[Array, ""]) -> Float[Array, ""]:
+        """Overhead, dimensionless."""
+        return jnp.asarray(self.value, float)
+
+
+class Machine(eqx.Module):
+    """Where a phase runs; unknown figures are NaN, and then the currencies that need them are NaN."""
+
+    peak_flop_per_s: float = float("nan")  # dense, of the dtype in use
+    usd_per_chip_hour: float = float("nan")
+    power_w: float = float("nan")
+
+    def __check_init__(self):
+        names = ("peak_flop_per_s", "usd_per_chip_hour", "power_w")
+        require_positive(self, *(name for name in names if getattr(self, name) == getattr(self, name)))
+
+
+class PhaseCost(eqx.Module):
+    """One phase's price per parameter and token."""
+
+    flop_per_param_token: float
+    overhead: Overhead
+    machine: Machine = Machine()
+
+    def __check_init__(self):
+        require_positive(self, "flop_per_param_token")
+
+
+class Rates(NamedTuple):
+    """Cost per token of each decision at one N, and the cost that no decision changes."""
+
+    d: Float[Array, ""]
+    r: Float[Array, ""]
+    k: Float[Array, ""]
+    fixed: Float[Array, ""]
+
+
+class Costs(eqx.Module):
+    """Cost of a lifetime: pre-training, RL, and serving T output tokens k times plus the prompts once."""
+
+    pretrain: PhaseCost
+    rl: PhaseCost
+    decode: PhaseCost
+    prefill: PhaseCost
+    lifetime_tokens: float  # T, output tokens served at k = 1
+    prompt_tokens: float = 0.0  # charged once per query, whatever k is
+    pretrain_mfu: float = float("nan")  # NaN: unknown, then only FLOP can be counted
+
+    def __check_init__(self):
+        require_positive(self, "lifetime_tokens", "prompt_tokens", zero=True)
+
+    def model_flop(self, n, d, r, k) -> tuple[Array, Array, Array]:
+        """Useful FLOP of pre-training, RL and serving."""
+        serve = self.decode.flop_per_param_token * k * self.lifetime_tokens
+        serve = serve + self.prefill.flop_per_param_token * self.prompt_tokens
+        return self.pretrain.flop_per_param_token * n * d, self.rl.flop_per_param_token * n * r, n * serve
+
+    def phase_costs(self, log_n, d, r, k, currency: str = "compute_flop") -> tuple[Array, Array, Array]:
+        """Cost of pre-training, RL and serving in a currency."""
+        rates = self.rates(log_n, currency)
+        return rates.d * d, rates.r * r, rates.k * k + rates.fixed
+
+    def rates(self, log_n: Float[Array, ""], currency: str = "compute_flop") -> Rates:
+        """Cost per pre-training token, RL token and unit of k at N = exp(log_n), and the prompts' fixed cost."""
+        n = jnp.exp(log_n)
+
+        def per_token(phase: PhaseCost):
+            paid_flop = n * phase.flop_per_param_token * phase.overhead(log_n)
+            return paid_flop * self._price_of_flop(phase.machine, currency)
+
+        return Rates(
+            per_token(self.pretrain),
+            per_token(self.rl),
+            per_token(self.decode) * self.lifetime_tokens,
+            per_token(self.prefill) * self.prompt_tokens,
+        )
+
+    def _price_of_flop(self, machine: Machine, currency: str):
+        """Units of currency per paid FLOP."""
+        if currency == "compute_flop":
+            return 1.0
+        chip_seconds = 1 / (machine.peak_flop_per_s * self.pretrain_mfu)
+        if currency == "chip_hours":
+            return chip_seconds / SECONDS_PER_HOUR
+        if currency == "usd":
+            return chip_seconds / SECONDS_PER_HOUR * machine.usd_per_chip_hour
+        return chip_seconds * machine.power_w

@@ -1,0 +1,1 @@
+"""Scaling laws: pure functions of parameter pytrees."""

@@ -1,0 +1,24 @@
+"""Laws built from the catalogue's plain records."""
+
+from collections.abc import Mapping
+
+from allocator.errors import CatalogError
+from allocator.laws.chinchilla import Chinchilla
+from allocator.laws.gadre import Gadre
+from allocator.laws.law import PretrainingLaw
+
+# kind of a law file -> (class, {parameter in the file: field of the class})
+_KINDS = {
+    "chinchilla": (Chinchilla, {"E": "e", "A": "a", "B": "b", "alpha": "alpha", "beta": "beta"}),
+    "gadre": (Gadre, {"E": "e", "p": "p", "q": "q", "h": "h"}),
+}
+
+
+def pretraining_law(name: str, kind: str, parameters: Mapping[str, float]) -> PretrainingLaw:
+    """Build L0(N, D) from a law file's kind and parameters; raise `CatalogError` where the file says something else."""
+    if kind not in _KINDS:
+        raise CatalogError(f"law {name}: kind {kind!r} is not a pre-training loss; known kinds: {', '.join(_KINDS)}")
+    law, fields = _KINDS[kind]
+    if set(parameters) != set(fields):
+        raise CatalogError(f"law {name}: parameters {sorted(parameters)} must be exactly {sorted(fields)}")
+    return law(**{fields[key]: float(value) for key, value in parameters.items()})

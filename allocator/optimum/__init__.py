@@ -1,0 +1,1 @@
+"""The constrained optimum: SLSQP finds the basin, Newton on the KKT system finishes."""

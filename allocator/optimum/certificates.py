@@ -1,0 +1,47 @@
+"""Why a KKT point is, or is not, the global optimum: the kind of certificate that a problem's structure allows."""
+
+import numpy as np
+
+from allocator.costs import ConstantOverhead
+from allocator.laws.additive import Additive
+from allocator.laws.chinchilla import Chinchilla
+from allocator.laws.gadre import Gadre
+from allocator.laws.law import Law, PretrainingLaw
+from allocator.laws.product import Product
+from allocator.laws.repetition import Repeated
+from allocator.laws.rl import SaturatingRl
+from allocator.problem import Problem
+
+GEOMETRIC_PROGRAM = "geometric_program"  # convex in logs: a KKT point is the optimum
+CONVEX_FIXED_N = "convex_fixed_n"  # convex in D, R, k themselves
+ONE_DIMENSIONAL = "one_dimensional"  # convex at each N: all minima of the profile in N are compared
+BEST_OF_STARTS = "best_of_starts"  # no certificate: the best of so many local optima
+
+
+def certificate_kind(problem: Problem) -> str:
+    """Name the strongest certificate that the problem's structure allows."""
+    if not (_separable(problem.law) and _constant_overheads(problem)):
+        return BEST_OF_STARTS
+    fixed = np.asarray(problem.lower) == np.asarray(problem.upper)
+    # With R fixed the RL factor is a constant, and the rest are power laws.
+    if not isinstance(problem.law.rl_axis, SaturatingRl) or fixed[2]:
+        return GEOMETRIC_PROGRAM
+    return CONVEX_FIXED_N if fixed[0] else ONE_DIMENSIONAL
+
+
+def _separable(law: Law) -> bool:
+    """Product and additive forms over pre-training losses that are log-log convex."""
+    return isinstance(law, Product | Additive) and _log_log_convex(law.pretraining)
+
+
+def _log_log_convex(law: PretrainingLaw) -> bool:
+    if isinstance(law, Repeated):  # log D' is concave in log D and the loss falls in it
+        return _log_log_convex(law.law)
+    return isinstance(law, Chinchilla | Gadre)
+
+
+def _constant_overheads(problem: Problem) -> bool:
+    costs = problem.costs
+    return all(
+        isinstance(p.overhead, ConstantOverhead) for p in (costs.pretrain, costs.rl, costs.decode, costs.prefill)
+    )

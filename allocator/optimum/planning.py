@@ -1,0 +1,203 @@
+"""A plan from a scenario: solve for the optimum, or evaluate given decisions."""
+
+import math
+from typing import Any
+
+import jax
+import numpy as np
+import scipy
+
+import allocator
+from allocator.errors import NoPlanError, ScenarioError
+from allocator.laws.law import Law
+from allocator.optimum.accounts import PHASES, Account, account, chinchilla_tokens
+from allocator.optimum.notices import notices
+from allocator.optimum.result import (
+    Certificate,
+    Notice,
+    Objective,
+    Overtraining,
+    Phase,
+    Plan,
+    PlannedDecision,
+    ShadowPrice,
+    Total,
+)
+from allocator.optimum.solving import Solution, optimise
+from allocator.precision import require_float64
+from allocator.problem import DECISIONS, Decision
+from allocator.scenario.building import Built, build, objective_of
+from allocator.scenario.schema import Scenario
+
+UNITS = {"compute_flop": "FLOP", "chip_hours": "chip-hour", "usd": "USD", "energy_joule": "J"}
+LOSS_UNIT = "nats/token"
+
+
+def solve(scenario: Scenario, *, law: Law | None = None, throw: bool = True, seed: int = 0) -> Plan:
+    """Find the decisions of least loss under the budget, or of least cost at the target loss.
+
+    `law` (say a `UserLaw`) replaces the scenario's own. Where there is no plan, raises `InfeasibleError` or
+    `SolveError`; with `throw=False` returns a plan without figures that carries status and reason.
+    """
+    try:
+        built = build(scenario, law)
+        solution = optimise(built.problem, seed=seed)
+    except NoPlanError as error:
+        if throw:
+            raise
+        return _failed(scenario, law, error)
+    return plan_of(scenario, built, solution)
+
+
+def evaluate(
+    scenario: Scenario, *, n_active: float, d_pretrain: float, d_rl: float, k: float, law: Law | None = None
+) -> Plan:
+    """Score given decisions (parameters, tokens, tokens, samples) against a scenario, whatever its own decisions say.
+
+    The plan's status is `evaluated`; going over the budget or missing the target is a warning, not an error.
+    """
+    require_float64()
+    given = {"n_active": n_active, "d_pretrain": d_pretrain, "d_rl": d_rl, "k": k}
+    built = build(scenario, law)
+    zero_rl = built.problem.law.rl_axis.allows_zero
+    faults = [
+        f"{name}: got {value!r}; must be a finite number {'>= 0' if name == 'd_rl' and zero_rl else '> 0'}"
+        for name, value in given.items()
+        if not math.isfinite(value) or value < 0 or (value == 0 and not (name == "d_rl" and zero_rl))
+    ]
+    if faults:
+        raise ScenarioError(faults)
+    z = np.asarray(built.problem.coordinates(Decision(n_active, d_pretrain, d_rl, k)))
+    figures = account(built.problem, z)
+    status = dict.fromkeys(DECISIONS, "fixed")
+    return _plan(scenario, built, figures, status, status="evaluated", extra=_limit_notices(built, figures))
+
+
+def plan_of(scenario: Scenario, built: Built, solution: Solution) -> Plan:
+    """Tell a verified optimum in the scenario's terms."""
+    figures = account(solution.problem, solution.point.z)
+    status = _decision_status(built, solution)
+    certificate = Certificate(
+        solution.certificate, solution.starts, solution.kkt_residual, solution.constraint_residual
+    )
+    target = built.objective_kind == "target_loss"
+    price = ShadowPrice(
+        float(solution.point.multiplier),
+        f"objective.{built.objective_kind}",
+        "-dlog cost / dlog reducible loss" if target else "-dlog reducible loss / dlog budget",
+    )
+    extra = () if solution.point.binding else (
+        Notice("limit_slack", f"objective.{built.objective_kind}", None,
+               "the bounds on decisions bind before the objective's limit does, so part of it stays unused"),
+    )  # fmt: skip
+    return _plan(
+        scenario, built, figures, status, status=solution.status, certificate=certificate, price=price, extra=extra
+    )
+
+
+def _plan(
+    scenario: Scenario,
+    built: Built,
+    figures: Account,
+    decision_status: dict[str, str],
+    *,
+    status: str,
+    certificate: Certificate | None = None,
+    price: ShadowPrice | None = None,
+    extra: tuple[Notice, ...] = (),
+) -> Plan:
+    decision = figures.decision
+    d_c = math.nan if built.pretraining is None else chinchilla_tokens(built.pretraining, decision.n_active)
+    per_param = decision.d_pretrain / decision.n_active
+    return Plan(
+        title=scenario.title,
+        objective=_objective(scenario),
+        law=_law_names(scenario, built),
+        assumed=built.assumed,
+        status=status,
+        provenance=_provenance(scenario, built),
+        certificate=certificate,
+        decision=PlannedDecision(*decision, figures.d_inference),
+        decision_status=decision_status,
+        loss=figures.loss,
+        reducible_loss=figures.reducible_loss,
+        phases=_phases(built, figures),
+        total=Total(*(sum(figures.costs[name]) for name in ("compute_flop", "chip_hours", "usd", "energy_joule"))),
+        elasticities=dict(zip(DECISIONS, figures.elasticities, strict=True)),
+        shadow_price=price,
+        overtraining=Overtraining(per_param, per_param / 20, decision.d_pretrain / d_c),
+        warnings=(*extra, *notices(scenario, built, figures, decision_status)),
+    )
+
+
+def _phases(built: Built, figures: Account) -> dict[str, Phase]:
+    flop = figures.costs["compute_flop"]
+    mfu = float(built.problem.costs.pretrain_mfu)
+    return {
+        name: Phase(
+            model_flop=figures.model_flop[i],
+            flop=flop[i],
+            share=flop[i] / sum(flop),
+            # Pre-training's overhead is waste, not slowness: its MFU is that of the run itself.
+            mfu=mfu if name == "pretrain" else mfu / figures.overheads[i],
+            overhead=figures.overheads[i],
+            chip_hours=figures.costs["chip_hours"][i],
+            usd=figures.costs["usd"][i],
+        )
+        for i, name in enumerate(PHASES)
+    }
+
+
+def _decision_status(built: Built, solution: Solution) -> dict[str, str]:
+    words = {-1: "at_min", 0: "free", 1: "at_max"}
+    return {
+        name: "fixed" if name in built.fixed else words[int(solution.point.active[i])]
+        for i, name in enumerate(DECISIONS)
+    }
+
+
+def _limit_notices(built: Built, figures: Account) -> tuple[Notice, ...]:
+    if built.objective_kind == "target_loss":
+        excess = figures.loss / built.objective_value - 1
+        code, text = "misses_target", "the loss is above the target"
+    else:
+        excess = sum(figures.costs[built.currency]) / built.objective_value - 1
+        code, text = "over_budget", "the cost is above the budget"
+    if excess <= 1e-9:
+        return ()
+    return (Notice(code, f"objective.{built.objective_kind}", excess, f"{text} by {100 * excess:.3g} %"),)
+
+
+def _failed(scenario: Scenario, law: Law | None, error: NoPlanError) -> Plan:
+    return Plan(
+        title=scenario.title,
+        objective=_objective(scenario),
+        law=_law_names(scenario, None) if law is None else {"pretraining": None, "form": "user"},
+        assumed=(),
+        status=error.status,
+        provenance=_provenance(scenario, None),
+        reason=error.reason,
+        nearest=error.nearest,
+    )
+
+
+def _objective(scenario: Scenario) -> Objective:
+    kind, value, _ = objective_of(scenario)
+    return Objective(kind, value, LOSS_UNIT if kind == "target_loss" else UNITS[kind])
+
+
+def _law_names(scenario: Scenario, built: Built | None) -> dict[str, str | None]:
+    if built is not None and built.law_record is None:
+        return {"pretraining": None, "form": "user"}
+    return {"pretraining": scenario.law.pretraining, "form": scenario.law.form}
+
+
+def _provenance(scenario: Scenario, built: Built | None) -> dict[str, Any]:
+    record = None if built is None else built.law_record
+    return {
+        "allocator": allocator.__version__,
+        "jax": jax.__version__,
+        "scipy": scipy.__version__,
+        "law_sha256": None if record is None else record.sha256,
+        "scenario": scenario.to_values(),
+    }

@@ -1,0 +1,58 @@
+"""The least loss (or cost) at each N, for problems that are convex once N is fixed: all its local minima, by a scan."""
+
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float
+
+from allocator.optimum.newton import KktPoint, polish
+from allocator.optimum.starts import scan
+from allocator.problem import Problem
+
+SIZES = 101  # half apart in log N; the profile is made of powers below 1, which bend on a scale of 1/exponent > 1
+REACH = 25.0  # scanned on either side of the first optimum in log N: eleven decades
+
+
+@jax.jit
+def _optima_at_sizes(problem: Problem, log_n: Float[np.ndarray, " sizes"], z: Float[np.ndarray, "sizes 4"]) -> KktPoint:
+    def at(log_n, z):
+        ends = (problem.lower.at[0].set(log_n), problem.upper.at[0].set(log_n))
+        return polish(eqx.tree_at(lambda p: (p.lower, p.upper), problem, ends), z)
+
+    as_arrays = jnp.asarray(problem.lower), jnp.asarray(problem.upper)
+    problem = eqx.tree_at(lambda p: (p.lower, p.upper), problem, as_arrays)
+    return jax.vmap(at)(log_n, z)
+
+
+class Minima(NamedTuple):
+    """Local minima of the profile, as points from which Newton reaches them, and how well the scan went."""
+
+    z: Float[np.ndarray, "minima 4"]
+    sizes: int  # sizes scanned
+    complete: bool  # every feasible size of the scan was solved
+
+
+def minima_in_size(problem: Problem, z: Float[np.ndarray, "4"]) -> Minima:
+    """Find every local minimum of the profile within `REACH` of the point z.
+
+    A minimum is where the profile's slope, the multiplier of fixing N, turns from negative to positive.
+    """
+    low = max(float(problem.lower[0]), z[0] - REACH)
+    high = min(float(problem.upper[0]), z[0] + REACH)
+    log_n = np.linspace(low, high, SIZES)
+    starts, merit = scan(problem, log_n).best_by_size()
+    points = jax.tree.map(np.asarray, _optima_at_sizes(problem, log_n, starts))
+    lawful = np.isfinite(merit)
+    solved = lawful & (points.residual < 1e-8) & (points.wrong_sign < 1e-8)
+    slope = points.derivatives.jacobian[:, 0, 0] + points.multiplier * points.derivatives.jacobian[:, 1, 0]
+    found, slope = points.z[solved], slope[solved]
+    turns = np.flatnonzero((slope[:-1] < 0) & (slope[1:] >= 0))
+    rows = {*turns, *(turns + 1)}
+    if len(slope) and slope[0] >= 0:
+        rows.add(0)
+    if len(slope) and slope[-1] < 0:
+        rows.add(len(slope) - 1)
+    return Minima(found[sorted(rows)], SIZES, bool((solved == lawful).all()))

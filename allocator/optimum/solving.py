@@ -1,0 +1,149 @@
+"""From a problem to its verified optimum."""
+
+from dataclasses import dataclass
+
+import jax
+import numpy as np
+from jaxtyping import Float
+
+from allocator.errors import InfeasibleError, SolveError
+from allocator.optimum import certificates
+from allocator.optimum.interior import runaway_decisions, runaway_reason
+from allocator.optimum.newton import KktPoint, polish
+from allocator.optimum.profiles import minima_in_size
+from allocator.optimum.slsqp import find_basin
+from allocator.optimum.starts import Grid, scan, scattered_starts, whole_range
+from allocator.precision import require_float64
+from allocator.problem import Decision, Problem
+
+RESIDUAL = 1e-8  # relative to the largest elasticity
+CONSTRAINT = 1e-9  # relative to the budget or to the reducible target loss
+RETRIES = 8  # further starts where the first fails although one local optimum is all there is
+STARTS = 32  # for problems that may have several local optima
+
+
+@dataclass(frozen=True)
+class Solution:
+    """A verified optimum: a KKT point with multipliers of the right sign and a positive definite reduced Hessian."""
+
+    problem: Problem
+    point: KktPoint  # NumPy arrays
+    decision: Decision  # floats
+    certificate: str
+    starts: int
+    kkt_residual: float
+    constraint_residual: float
+
+    @property
+    def status(self) -> str:
+        """`optimal` needs a certificate; the best of many starts is called just that."""
+        return "best_of_starts" if self.certificate == certificates.BEST_OF_STARTS else "optimal"
+
+
+def optimise(problem: Problem, *, start: Float[np.ndarray, "4"] | None = None, seed: int = 0) -> Solution:
+    """Find the optimum; raise `InfeasibleError` or `SolveError` with a reason where there is none to be had.
+
+    `start`, in the solver's coordinates, saves the scan for a first guess where a neighbouring optimum is known.
+    """
+    require_float64()
+    reason = runaway_reason(problem)
+    if reason is not None:
+        raise SolveError(f"no interior optimum: {reason}", status="no_interior_optimum")
+    kind = certificates.certificate_kind(problem)
+    grid = None if start is not None and kind != certificates.BEST_OF_STARTS else _feasible_grid(problem)
+    first = start if start is not None else _best_point(grid)
+
+    if kind == certificates.BEST_OF_STARTS:
+        guesses = [first, *scattered_starts(problem, grid, STARTS - 1, seed=seed)]
+        found = [p for p in (_local_optimum(problem, z) for z in guesses) if p is not None]
+        return _best(problem, found, kind, len(guesses))
+
+    # A given start is near the optimum already; otherwise SLSQP finds the basin first.
+    point, tried = _polished(problem, first) if start is not None else None, 1
+    point = point if point is not None else _local_optimum(problem, first)
+    if point is None:
+        grid = grid if grid is not None else _feasible_grid(problem)
+        for z in (_best_point(grid), *scattered_starts(problem, grid, RETRIES, seed=seed)):
+            point, tried = _local_optimum(problem, z), tried + 1
+            if point is not None:
+                break
+    if kind != certificates.ONE_DIMENSIONAL:
+        return _best(problem, [point], kind, tried)
+    minima = minima_in_size(problem, first if point is None else point.z)
+    found = [point, *(_polished(problem, z) for z in minima.z)]
+    kind = kind if minima.complete else certificates.BEST_OF_STARTS
+    return _best(problem, found, kind, minima.sizes)
+
+
+def _feasible_grid(problem: Problem) -> Grid:
+    grid = scan(problem, whole_range(problem))
+    if np.isfinite(grid.merit).any():
+        return grid
+    raise _infeasible(problem, grid)
+
+
+def _best_point(grid: Grid) -> Float[np.ndarray, "4"]:
+    z, merit = grid.best_by_size()
+    return z[np.argmin(merit)]
+
+
+def _infeasible(problem: Problem, grid: Grid) -> InfeasibleError:
+    """Say what the least demanding decisions cost, or what loss the most generous ones reach."""
+    if float(problem.minimise_cost) > 0.5:
+        best = float(problem.log_reducible(np.asarray(problem.upper)))
+        loss = float(problem.law.floor) + float(np.exp(best))
+        return InfeasibleError(
+            f"objective.target_loss: no decision within the bounds reaches it; the best they allow is {loss:.6g}",
+            {"path": "objective.target_loss", "value": loss},
+        )
+    if not np.isfinite(grid.left).any() or np.max(grid.left) > 0:
+        return InfeasibleError("the law has no finite loss at any feasible point")
+    budget = float(np.exp(problem.log_limit))
+    needed = budget - float(np.max(grid.left))
+    return InfeasibleError(
+        f"objective.{problem.currency}: {budget:.6g} does not pay for what the decisions and the demand fix, "
+        f"which costs {needed:.6g}",
+        {"path": f"objective.{problem.currency}", "value": needed},
+    )
+
+
+def _local_optimum(problem: Problem, z: Float[np.ndarray, "4"]) -> KktPoint | None:
+    """SLSQP from z, then Newton; None unless what comes out verifies as a local optimum."""
+    return _polished(problem, find_basin(problem, z))
+
+
+def _polished(problem: Problem, z: Float[np.ndarray, "4"]) -> KktPoint | None:
+    point = jax.tree.map(np.asarray, polish(problem, z))
+    return point if _verifies(point) else None
+
+
+def _residuals(point: KktPoint) -> tuple[float, float]:
+    """(KKT residual over the largest elasticity, constraint residual as a relative error)."""
+    value, jacobian = point.derivatives.value, point.derivatives.jacobian
+    gradient = np.where(point.active == 0, jacobian[0] + point.multiplier * jacobian[1], 0.0)
+    scale = np.max(np.abs(jacobian[0]))
+    constraint = np.expm1(value[1])
+    return float(np.max(np.abs(gradient)) / scale), float(abs(constraint) if point.binding else max(constraint, 0.0))
+
+
+def _verifies(point: KktPoint) -> bool:
+    if not (np.isfinite(point.z).all() and np.isfinite(point.derivatives.value).all()):
+        return False
+    kkt, constraint = _residuals(point)
+    return bool(kkt < RESIDUAL and constraint < CONSTRAINT and point.wrong_sign < RESIDUAL and point.curvature > 0)
+
+
+def _best(problem: Problem, found: list[KktPoint | None], kind: str, starts: int) -> Solution:
+    verified = [p for p in found if p is not None]
+    if not verified:
+        raise SolveError(f"no start of {starts} led to a point that verifies as an optimum", status="not_converged")
+    point = min(verified, key=lambda p: float(p.derivatives.value[0]))
+    names = runaway_decisions(problem, point.z)
+    if names:
+        raise SolveError(
+            f"no interior optimum: {', '.join(names)} ran to the end of the search range; fix or bound it",
+            status="no_interior_optimum",
+        )
+    kkt, constraint = _residuals(point)
+    decision = Decision(*(float(x) for x in problem.decision(point.z)))
+    return Solution(problem, point, decision, kind, starts, kkt, constraint)

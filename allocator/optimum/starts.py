@@ -1,0 +1,98 @@
+"""Feasible starting points for any problem, without knowing its units."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from allocator.problem import LARGEST, SMALLEST, Problem
+
+SIZES = 256  # log N over a hundred decades: only a start, Newton does the rest
+BUDGETS = 128
+# Shares of D, R and k: equal, and none for RL, since at R = 0 the RL factor is ill-scaled to approach from above.
+SPLITS = np.array([[1, 1, 1], [1, 0, 1]]) / 3
+
+
+def _spend(problem: Problem, log_n, log_budget, shares) -> tuple[Array, Array]:
+    """Split a budget at one N: (coordinates, whether the budget pays for the lower bounds).
+
+    Each decision gets its lower bound, then its share of what is left over.
+    """
+    at = problem.decision(jnp.stack([log_n, *problem.lower[1:]]))
+    top = problem.decision(jnp.stack([log_n, *problem.upper[1:]]))
+    rates = problem.costs.rates(log_n, problem.currency)
+    spent = rates.d * at.d_pretrain + rates.r * at.d_rl + rates.k * at.k + rates.fixed
+    left = jnp.exp(log_budget) - spent
+    free = problem.lower[1:] < problem.upper[1:]
+    weights = shares * free
+    weights = weights / jnp.maximum(jnp.sum(weights), 1e-300)
+    positive = jnp.maximum(left, 0.0)
+    tokens = [
+        jnp.clip(low + weight * positive / jnp.where(rate > 0, rate, 1.0), low, high)
+        for low, high, weight, rate in zip(at[1:], top[1:], weights, (rates.d, rates.r, rates.k), strict=True)
+    ]
+    z = problem.coordinates(at._replace(d_pretrain=tokens[0], d_rl=tokens[1], k=tokens[2]))
+    return jnp.clip(z, problem.lower, problem.upper), left
+
+
+@jax.jit
+def _score(problem: Problem, log_n, log_budget, shares):
+    """Coordinates, merit (lower is better, inf where infeasible) and what the lower bounds leave of the budget."""
+
+    def one(log_n, log_budget, shares):
+        z, left = _spend(problem, log_n, log_budget, shares)
+        objective, constraint = problem.objective_and_constraint(z)
+        lawful = (left > 0) & jnp.isfinite(objective) & (constraint <= 1e-9)
+        return z, jnp.where(lawful, objective, jnp.inf), left
+
+    return jax.vmap(one)(log_n, log_budget, shares)
+
+
+class Grid(NamedTuple):
+    """Points of a scan over N; at each size the options are ways of splitting budgets among the free phases."""
+
+    z: Float[np.ndarray, "sizes options 4"]
+    merit: Float[np.ndarray, "sizes options"]  # lower is better, inf where infeasible
+    left: Float[np.ndarray, "sizes options"]  # budget left over once the lower bounds are paid
+    log_budget: Float[np.ndarray, " options"]
+
+    def best_by_size(self) -> tuple[Float[np.ndarray, "sizes 4"], Float[np.ndarray, " sizes"]]:
+        """Best point at each size and its merit."""
+        best = np.argmin(self.merit, axis=1)
+        rows = np.arange(len(best))
+        return self.z[rows, best], self.merit[rows, best]
+
+
+def scan(problem: Problem, log_n: Float[np.ndarray, " sizes"]) -> Grid:
+    """Score simple splits of the budget at each size; with a target loss, of every budget of a wide grid."""
+    if float(problem.minimise_cost) > 0.5:
+        log_budget = np.linspace(np.log(SMALLEST), np.log(LARGEST), BUDGETS)
+    else:
+        log_budget = np.array([float(problem.log_limit)])
+    log_budget = np.repeat(log_budget, len(SPLITS))
+    splits = np.tile(SPLITS, (len(log_budget) // len(SPLITS), 1))
+    sizes, options = (a.ravel() for a in np.meshgrid(np.arange(len(log_n)), np.arange(len(log_budget)), indexing="ij"))
+    z, merit, left = (np.asarray(a) for a in _score(problem, log_n[sizes], log_budget[options], splits[options]))
+    shape = len(log_n), len(log_budget)
+    return Grid(z.reshape(*shape, 4), merit.reshape(shape), left.reshape(shape), log_budget)
+
+
+def whole_range(problem: Problem) -> Float[np.ndarray, " sizes"]:
+    """Log N over the box; one point where N is fixed."""
+    low, high = float(problem.lower[0]), float(problem.upper[0])
+    return np.array([low]) if low == high else np.linspace(low, high, SIZES)
+
+
+def scattered_starts(problem: Problem, grid: Grid, count: int, *, seed: int = 0) -> Float[np.ndarray, "found 4"]:
+    """Feasible starts around the grid's feasible sizes, with shares drawn from a scrambled Sobol sequence."""
+    from scipy.stats import qmc  # takes a second to import, and most problems need no further starts
+
+    sizes, budgets = np.nonzero(np.isfinite(grid.merit))
+    draws = qmc.Sobol(4, rng=seed).random(4 * (1 << (count - 1).bit_length()))
+    rows = np.minimum((draws[:, 0] * len(sizes)).astype(int), len(sizes) - 1)
+    shares = -np.log(np.clip(draws[:, 1:], 1e-12, None))  # exponentials, so the normalised shares are uniform
+    log_n = grid.z[sizes[rows], budgets[rows], 0]
+    found, merit, _ = (np.asarray(a) for a in _score(problem, log_n, grid.log_budget[budgets[rows]], shares))
+    return found[np.isfinite(merit)][:count]

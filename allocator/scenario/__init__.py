@@ -1,0 +1,1 @@
+"""Scenario files: reading, checking and turning them into a problem."""

@@ -1,0 +1,231 @@
+"""A scenario turned into the problem that the optimiser solves, with what the plan must tell about its parts."""
+
+from dataclasses import dataclass
+from math import nan
+from typing import Any
+
+from allocator import catalog
+from allocator.costs import (
+    PRETRAIN_FLOP_PER_PARAM_TOKEN,
+    SERVE_FLOP_PER_PARAM_TOKEN,
+    ConstantOverhead,
+    Costs,
+    Machine,
+    PhaseCost,
+)
+from allocator.errors import InfeasibleError
+from allocator.laws.additive import Additive
+from allocator.laws.law import Law, PretrainingLaw
+from allocator.laws.presets import pretraining_law
+from allocator.laws.product import Product
+from allocator.laws.repetition import R_STAR, Repeated
+from allocator.laws.rl import PowerRl, SaturatingRl
+from allocator.laws.test_time import TestTime
+from allocator.problem import DECISIONS, Problem, make_problem
+from allocator.scenario.schema import Bounds, Chip, Scenario
+from allocator.units import SECONDS_PER_DAY
+
+DEFAULT_OVERHEAD = 3.0  # the lecture's, 01:27; measured range 2 to 7
+
+
+@dataclass(frozen=True)
+class Built:
+    """A problem and the facts about it that a plan reports."""
+
+    problem: Problem
+    law_record: catalog.LawRecord | None  # None for a user's law
+    pretraining: PretrainingLaw | None
+    assumed: tuple[str, ...]  # key paths of numbers that no source gives
+    fixed: frozenset[str]
+    objective_kind: str
+    objective_value: float
+    currency: str
+
+
+def build(scenario: Scenario, law: Law | None = None) -> Built:
+    """Build the problem; `law` replaces the scenario's own [law] section."""
+    record, pretraining = None, None
+    if law is None:
+        record = catalog.law_record(scenario.law.pretraining, folder=scenario.folder)
+        pretraining = _pretraining(scenario, record)
+        law = _lifetime_law(scenario, pretraining)
+    costs = build_costs(scenario)
+    kind, value, currency = objective_of(scenario)
+    if kind == "target_loss" and value <= law.floor:
+        raise InfeasibleError(
+            f"objective.target_loss: {value:g} must be > {law.floor:g}, the law's floor, which no budget goes below",
+            {"path": "objective.target_loss", "value": float(law.floor)},
+        )
+    fixed, bounds = _decisions(scenario, has_own_law=record is None)
+    problem = make_problem(
+        law,
+        costs,
+        budget=None if kind == "target_loss" else value,
+        target_loss=value if kind == "target_loss" else None,
+        currency=currency,
+        fixed=fixed,
+        bounds=bounds,
+    )
+    return Built(
+        problem, record, pretraining, _assumed(scenario, record is None), frozenset(fixed), kind, value, currency
+    )
+
+
+def objective_of(scenario: Scenario) -> tuple[str, float, str]:
+    """(kind, value, currency in which cost is counted)."""
+    objective = scenario.objective
+    if objective.target_loss is not None:
+        return "target_loss", objective.target_loss, objective.currency or "compute_flop"
+    for kind in ("compute_flop", "chip_hours", "usd", "energy_joule"):
+        value = getattr(objective, kind)
+        if value is not None:
+            return kind, value, kind
+    raise AssertionError("a scenario has an objective")
+
+
+def build_costs(scenario: Scenario) -> Costs:
+    """Cost functions of the scenario's phases."""
+    hardware = scenario.hardware
+    phases = {name: getattr(hardware, name) if hardware else None for name in ("pretraining", "rl", "inference")}
+    pretrain_mfu = _first(
+        scenario.pretraining.mfu, phases["pretraining"] and phases["pretraining"].mfu, hardware and hardware.mfu
+    )
+
+    def overhead(given: float | None, *mfus: float | None) -> ConstantOverhead:
+        mfu = _first(*mfus)
+        if mfu is not None and pretrain_mfu is not None:
+            return ConstantOverhead(pretrain_mfu / mfu)
+        return ConstantOverhead(DEFAULT_OVERHEAD if given is None else given)
+
+    rl, inference = scenario.rl, scenario.inference
+    decode = overhead(inference.overhead, inference.mfu, phases["inference"] and phases["inference"].mfu)
+    serving = _machine(hardware, phases["inference"])
+    # Prefill is compute bound like pre-training, so without a figure of its own it runs at the pre-training MFU.
+    prefill = overhead(inference.prefill_overhead or 1.0, inference.prefill_mfu)
+    tokens = lifetime_tokens(scenario)
+    prompts = scenario.deployment.prompt_tokens_per_output_token * tokens if scenario.deployment else 0.0
+    return Costs(
+        pretrain=PhaseCost(
+            PRETRAIN_FLOP_PER_PARAM_TOKEN,
+            ConstantOverhead(scenario.pretraining.overhead),
+            _machine(hardware, phases["pretraining"]),
+        ),
+        rl=PhaseCost(
+            rl.flop_per_param_token,
+            overhead(rl.overhead, rl.mfu, phases["rl"] and phases["rl"].mfu),
+            _machine(hardware, phases["rl"]),
+        ),
+        decode=PhaseCost(SERVE_FLOP_PER_PARAM_TOKEN, decode, serving),
+        prefill=PhaseCost(SERVE_FLOP_PER_PARAM_TOKEN, prefill, serving),
+        lifetime_tokens=tokens,
+        prompt_tokens=prompts,
+        pretrain_mfu=nan if pretrain_mfu is None else pretrain_mfu,
+    )
+
+
+def lifetime_tokens(scenario: Scenario) -> float:
+    """Output tokens served over the lifetime at k = 1, derated; 0 without a deployment."""
+    deployment = scenario.deployment
+    if deployment is None:
+        return 0.0
+    if deployment.lifetime_tokens is not None:
+        return deployment.derate * deployment.lifetime_tokens
+    assert deployment.tokens_per_second is not None
+    assert deployment.lifetime_days is not None
+    return deployment.derate * deployment.tokens_per_second * SECONDS_PER_DAY * deployment.lifetime_days
+
+
+def _first(*values: Any) -> Any:
+    """First value that is given; 0 counts as given."""
+    return next((value for value in values if value is not None), None)
+
+
+def _machine(hardware: Chip | None, phase: Chip | None) -> Machine:
+    if hardware is None:
+        return Machine()
+
+    def pick(name: str) -> Any:
+        return _first(getattr(phase, name) if phase else None, getattr(hardware, name))
+
+    chip = pick("chip")
+    # A phase that names its own chip takes that chip's figures, not those stated for the common one.
+    own = phase if phase is not None and phase.chip is not None else None
+    peak, price, power = (
+        getattr(own, name) if own is not None else pick(name)
+        for name in ("peak_flop_per_s", "usd_per_chip_hour", "power_w")
+    )
+    if chip is not None:
+        record = catalog.find("hardware", chip)
+        peak = _first(peak, catalog.dense_peak_flop_per_s(record, pick("dtype") or "bf16") if peak is None else peak)
+        price = _first(price, record.fields.get("usd_per_chip_hour"))
+        power = _first(power, record.fields.get("tdp_w"))
+    return Machine(*(nan if figure is None else float(figure) for figure in (peak, price, power)))
+
+
+def _pretraining(scenario: Scenario, record: catalog.LawRecord) -> PretrainingLaw:
+    law = pretraining_law(record.name, record.content["kind"], record.content["parameters"])
+    unique = scenario.pretraining.unique_tokens
+    if unique is None:
+        return law
+    return Repeated(law, unique, float(record.content.get("repetition", {}).get("r_star", R_STAR)))
+
+
+def _lifetime_law(scenario: Scenario, pretraining: PretrainingLaw) -> Law:
+    section, rl, test_time = scenario.law, None, None
+    if section.rl is not None:
+        terms = section.rl
+        if terms.scale_tokens is not None:
+            rl = SaturatingRl(terms.exponent, terms.scale_tokens, terms.scale)
+        else:
+            assert terms.unit_tokens is not None
+            rl = PowerRl(terms.exponent, terms.unit_tokens, terms.scale)
+    if section.test_time is not None:
+        test_time = TestTime(section.test_time.exponent, section.test_time.floor_share, section.test_time.scale)
+    return {"product": Product, "additive": Additive}[section.form](pretraining, rl, test_time)
+
+
+def _decisions(scenario: Scenario, *, has_own_law: bool) -> tuple[dict[str, float], dict[str, Any]]:
+    fixed: dict[str, float] = {}
+    bounds: dict[str, tuple[float | None, float | None]] = {}
+    for name in DECISIONS:
+        choice = getattr(scenario.decisions, name)
+        if isinstance(choice, Bounds):
+            if choice.min is not None and choice.min == choice.max:
+                fixed[name] = choice.min
+            else:
+                bounds[name] = (choice.min, choice.max)
+        elif isinstance(choice, float):
+            fixed[name] = choice
+    law = scenario.law
+    if not has_own_law and law.rl is None:
+        fixed["d_rl"] = 0.0
+    if scenario.decisions.k is None and (scenario.deployment is None or (not has_own_law and law.test_time is None)):
+        fixed["k"] = 1.0
+    if not has_own_law and law.test_time is not None and law.test_time.floor_share > 0 and "k" not in fixed:
+        low, high = bounds.get("k", (None, None))
+        bounds["k"] = (max(low or 1.0, 1.0), high)  # below one sample the law has no meaning
+    return fixed, bounds
+
+
+def _assumed(scenario: Scenario, user_law: bool) -> tuple[str, ...]:
+    """Numbers that no paper gives: a stated source, or a figure of the user's own, clears them."""
+    paths = []
+    law = scenario.law
+    if not user_law:
+        for section, terms in (("rl", law.rl), ("test_time", law.test_time)):
+            if terms is not None and terms.source is None:
+                names = [
+                    n
+                    for n in ("exponent", "scale_tokens", "unit_tokens", "floor_share", "scale")
+                    if n in terms.model_fields_set
+                ]
+                paths += [f"law.{section}.{name}" for name in names]
+    hardware = scenario.hardware
+    if (user_law or law.rl is not None) and "flop_per_param_token" not in scenario.rl.model_fields_set:
+        paths.append("rl.flop_per_param_token")
+    for name, used in (("rl", user_law or law.rl is not None), ("inference", scenario.deployment is not None)):
+        section = getattr(scenario, name)
+        phase = getattr(hardware, name) if hardware else None
+        if used and _first(section.overhead, section.mfu, phase and phase.mfu) is None:
+            paths.append(f"{name}.overhead")
+    return tuple(paths)

@@ -1,0 +1,156 @@
+"""Scenario files from disk, by name or from standard input, with overrides and every fault reported at once."""
+
+import difflib
+import sys
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from allocator import catalog
+from allocator.errors import ScenarioError
+from allocator.scenario.rules import EITHER_OR, faults
+from allocator.scenario.schema import Scenario
+
+
+def load(source: str | Path, *, overrides: Sequence[str] = ()) -> Scenario:
+    """Read a scenario: a shipped name, a path, or `-` for standard input; `overrides` are texts `a.b=value`.
+
+    Raises `ScenarioError` with one line a fault, or `CatalogError` for a name that is not shipped.
+    """
+    text, folder, origin = _read(str(source))
+    try:
+        values = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ScenarioError([f"{origin}: not TOML: {error}"]) from None
+    except RecursionError:
+        raise ScenarioError([f"{origin}: not TOML: nested too deeply"]) from None
+    if not values:
+        raise ScenarioError([f"{origin}: empty; `allocator scenario new` writes one to start from"])
+    for override in overrides:
+        apply_override(values, override)
+    return from_values(values, folder=folder)
+
+
+def from_values(values: Mapping[str, Any], *, folder: Path = Path()) -> Scenario:
+    """Check nested values and build a scenario; raise `ScenarioError` naming every fault."""
+    lines, scenario = [], None
+    try:
+        scenario = Scenario.model_validate(values)
+    except ValidationError as error:
+        lines += [_line(fault) for fault in error.errors(include_url=False)]
+    # A path that is already blamed for its type or range is not blamed twice.
+    blamed = {line.split(":")[0] for line in lines}
+    lines += [line for line in faults(values, folder) if line.split(":")[0] not in blamed]
+    if lines or scenario is None:
+        raise ScenarioError(lines)
+    scenario._folder = folder
+    return scenario
+
+
+def with_values(scenario: Scenario, changes: Mapping[str, Any]) -> Scenario:
+    """A checked copy with some keys changed, e.g. `{"objective.compute_flop": 1e27}`."""
+    values = scenario.to_values()
+    for path, value in changes.items():
+        set_value(values, path, value)
+    return from_values(values, folder=scenario.folder)
+
+
+def apply_override(values: dict[str, Any], override: str) -> None:
+    """Apply `a.b=value`; the value is read as TOML where it is TOML, else as text."""
+    path, equals, text = override.partition("=")
+    path = path.strip()
+    if not equals or not all(part for part in path.split(".")):
+        raise ScenarioError([f"--set {override}: must read key.path=value"])
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except (tomllib.TOMLDecodeError, RecursionError):
+        value = text.strip()
+    set_value(values, path, value)
+
+
+def set_value(values: dict[str, Any], path: str, value: Any) -> None:
+    """Set a nested key; the other alternatives of its either-or group go."""
+    for group in EITHER_OR:
+        mine = [option for option in group if path in option]
+        if mine:
+            for other in (key for option in group if option not in mine for key in option):
+                _remove(values, other)
+    *sections, key = path.split(".")
+    node = values
+    for section in sections:
+        if not isinstance(node.get(section), dict):
+            node[section] = {}
+        node = node[section]
+    node[key] = value
+
+
+def _remove(values: dict[str, Any], path: str) -> None:
+    *sections, key = path.split(".")
+    node: Any = values
+    for section in sections:
+        node = node.get(section, {}) if isinstance(node, dict) else {}
+    if isinstance(node, dict):
+        node.pop(key, None)
+
+
+def _read(source: str) -> tuple[str, Path, str]:
+    """(text, folder for relative names, what to call it in a message)."""
+    if source == "-":
+        return sys.stdin.read(), Path(), "standard input"
+    if "/" not in source and not source.endswith(".toml") and not Path(source).exists():
+        path = catalog.scenario_path(source)
+        return path.read_text(encoding="utf-8"), Path(), str(source)
+    path = Path(source)
+    if path.is_dir():
+        raise ScenarioError([f"{source}: is a folder; a scenario is a TOML file"])
+    try:
+        return path.read_bytes().decode("utf-8"), path.parent, source
+    except UnicodeDecodeError:
+        raise ScenarioError([f"{source}: not text in UTF-8; a scenario is a TOML file"]) from None
+    except OSError as error:
+        raise ScenarioError([f"{source}: cannot be read: {error.strerror or error}"]) from None
+
+
+def _line(fault: Any) -> str:
+    """One line with key path, value and rule for a fault that pydantic found."""
+    # Tags of unions are no keys of the file.
+    parts = [str(p) for p in fault["loc"] if p not in ("number", "bounds")]
+    if parts[:1] == ["decisions"] and parts[-1:] == ["free"]:
+        parts.pop()
+    path, value, kind, context = ".".join(parts), fault["input"], fault["type"], fault.get("ctx", {})
+    if kind == "extra_forbidden":
+        return f"{path}: unknown key{_suggestion(parts)}"
+    if kind == "missing":
+        return f"{path}: required"
+    rules = {
+        "greater_than": "must be > {gt}",
+        "greater_than_equal": "must be >= {ge}",
+        "less_than": "must be < {lt}",
+        "less_than_equal": "must be <= {le}",
+        "finite_number": "must be a finite number",
+        "float_type": "must be a number",
+        "string_type": "must be text",
+        "model_type": "must be a table",
+        "literal_error": "must be {expected}",
+    }
+    rule = rules[kind].format(**context) if kind in rules else fault["msg"]
+    if parts[:1] == ["decisions"] and kind in ("literal_error", "float_type"):
+        rule = 'must be a number, { min, max } or "free"'
+    return f"{path}: got {value!r}; {rule}"
+
+
+def _suggestion(parts: Sequence[str]) -> str:
+    model: Any = Scenario
+    for part in parts[:-1]:
+        field = model.model_fields.get(part) if isinstance(model, type) and issubclass(model, BaseModel) else None
+        if field is None:
+            return ""
+        options = [field.annotation, *getattr(field.annotation, "__args__", ())]
+        model = next((o for o in options if isinstance(o, type) and issubclass(o, BaseModel)), None)
+    if model is None:
+        return ""
+    near = difflib.get_close_matches(parts[-1], model.model_fields, n=1)
+    return f"; did you mean {near[0]}?" if near else f"; known here: {', '.join(model.model_fields)}"

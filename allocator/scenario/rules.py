@@ -1,0 +1,151 @@
+"""Rules that join several keys: either-or groups, keys that a form does not use, names that must be known.
+
+They work on the raw values of a file, so that their faults are reported together with those of type and range.
+"""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from allocator import catalog
+from allocator.errors import CatalogError
+
+OBJECTIVES = ("compute_flop", "chip_hours", "usd", "energy_joule", "target_loss")
+PHASES = ("pretraining", "rl", "inference")
+
+# Setting one key of a group from the command line removes the others.
+EITHER_OR: tuple[tuple[tuple[str, ...], ...], ...] = (
+    (
+        ("objective.compute_flop",),
+        ("objective.chip_hours",),
+        ("objective.usd",),
+        ("objective.energy_joule",),
+        ("objective.target_loss", "objective.currency"),
+    ),
+    (("law.rl.scale_tokens",), ("law.rl.unit_tokens",)),
+    (("deployment.tokens_per_second", "deployment.lifetime_days"), ("deployment.lifetime_tokens",)),
+    (("rl.overhead",), ("rl.mfu",), ("hardware.rl.mfu",)),
+    (("inference.overhead",), ("inference.mfu",), ("hardware.inference.mfu",)),
+    (("inference.prefill_overhead",), ("inference.prefill_mfu",)),
+    (("pretraining.mfu",), ("hardware.mfu",), ("hardware.pretraining.mfu",)),
+)
+
+
+def faults(values: Mapping[str, Any], folder: Path) -> Iterator[str]:
+    """Every broken rule as one line with key path, value and rule; sections of a wrong type are passed over."""
+    yield from _objective(values)
+    yield from _law(values, folder)
+    yield from _deployment(values)
+    yield from _efficiency(values)
+    yield from _hardware(values)
+    yield from _decisions(values)
+
+
+def _section(values: Mapping[str, Any], *path: str) -> Mapping[str, Any]:
+    node: Any = values
+    for key in path:
+        node = node.get(key, {}) if isinstance(node, Mapping) else {}
+    return node if isinstance(node, Mapping) else {}
+
+
+def _has(values: Mapping[str, Any], path: str) -> bool:
+    *sections, key = path.split(".")
+    return key in _section(values, *sections)
+
+
+def _objective(values):
+    section = _section(values, "objective")
+    given = [key for key in OBJECTIVES if key in section]
+    if isinstance(values.get("objective", {}), Mapping) and len(given) != 1:
+        found = f"has {' and '.join(given)}" if given else "has none"
+        yield f"objective: {found}; exactly one of {', '.join(OBJECTIVES)}"
+    if "currency" in section and "target_loss" not in section:
+        yield "objective.currency: goes with target_loss only; a budget names its own currency"
+    needs = [key for key in (*given, section.get("currency")) if key in ("chip_hours", "usd", "energy_joule")]
+    if needs and not _section(values, "hardware"):
+        yield f"objective: {needs[0]} needs [hardware] with a chip and an mfu"
+
+
+def _law(values, folder):
+    section = _section(values, "law")
+    name = section.get("pretraining")
+    if isinstance(name, str):
+        try:
+            record = catalog.law_record(name, folder=folder)
+        except CatalogError as error:
+            yield f"law.pretraining: {error}"
+        else:
+            if record.content["kind"] not in ("chinchilla", "gadre"):
+                yield f"law.pretraining: {name!r} is of kind {record.content['kind']}; must be a pre-training loss"
+    rl, test_time = _section(section, "rl"), _section(section, "test_time")
+    if rl and ("scale_tokens" in rl) == ("unit_tokens" in rl):
+        yield "law.rl: exactly one of scale_tokens and unit_tokens"
+    form = section.get("form", "product")
+    if form == "product":
+        for path in ("rl", "test_time"):
+            if "scale" in _section(section, path):
+                yield f"law.{path}.scale: form 'product' does not use it; it belongs to form 'additive'"
+    if form == "additive":
+        for path, term in (("rl", rl), ("test_time", test_time)):
+            if term and "scale" not in term:
+                yield f"law.{path}.scale: form 'additive' needs it, the loss in nats that this term starts from"
+
+
+def _deployment(values):
+    section = _section(values, "deployment")
+    if "deployment" not in values or not isinstance(values["deployment"], Mapping):
+        return
+    rate = [key for key in ("tokens_per_second", "lifetime_days") if key in section]
+    if "lifetime_tokens" in section and rate:
+        yield f"deployment: lifetime_tokens excludes {' and '.join(rate)}"
+    elif "lifetime_tokens" not in section and len(rate) < 2:
+        yield "deployment: needs tokens_per_second and lifetime_days, or lifetime_tokens"
+
+
+def _efficiency(values):
+    for group in EITHER_OR[3:]:
+        given = [path for (path,) in group if _has(values, path)]
+        if len(given) > 1:
+            yield f"{given[0]}: excludes {' and '.join(given[1:])}"
+    pretrain = any(_has(values, path) for path in ("pretraining.mfu", "hardware.mfu", "hardware.pretraining.mfu"))
+    for path in ("rl.mfu", "inference.mfu", "inference.prefill_mfu", "hardware.rl.mfu", "hardware.inference.mfu"):
+        if _has(values, path) and not pretrain:
+            yield f"{path}: needs pretraining.mfu, since overheads are relative to pre-training"
+
+
+def _hardware(values):
+    whole = _section(values, "hardware")
+    for path, section in (("hardware", whole), *((f"hardware.{p}", _section(whole, p)) for p in PHASES)):
+        name = section.get("chip")
+        if not isinstance(name, str):
+            continue
+        try:
+            record = catalog.find("hardware", name)
+            dtype = section.get("dtype", whole.get("dtype", "bf16"))
+            if "peak_flop_per_s" not in section and dtype in catalog.PEAKS:
+                catalog.dense_peak_flop_per_s(record, dtype)
+        except CatalogError as error:
+            yield f"{path}.chip: {error}"
+
+
+def _decisions(values):
+    section = _section(values, "decisions")
+    law = _section(values, "law")
+    zero_rl = "unit_tokens" not in _section(law, "rl")
+    for key, value in section.items():
+        ends = value if isinstance(value, Mapping) else {"": value}
+        numbers = {name: end for name, end in ends.items() if isinstance(end, int | float)}
+        for name, end in numbers.items():
+            if end == 0 and not (key == "d_rl" and zero_rl):
+                yield f"decisions.{key}{'.' * bool(name)}{name}: got {end}; must be > 0"
+        if {"min", "max"} <= set(numbers) and numbers["min"] > numbers["max"]:
+            yield f"decisions.{key}: min {numbers['min']} must be <= max {numbers['max']}"
+    if all(isinstance(section.get(key), int | float) for key in ("n_active", "d_pretrain", "d_rl", "k")):
+        yield "decisions: nothing is left free; `allocator evaluate` scores given decisions"
+    if "k" in section and not isinstance(section["k"], int | float):
+        if not _section(law, "test_time"):
+            yield "decisions.k: nothing in the law depends on k; add law.test_time or fix k"
+        if "deployment" not in values:
+            yield "decisions.k: without [deployment] samples cost nothing; add it or fix k"
+    if "d_rl" in section and section["d_rl"] not in (0, "free") and not _section(law, "rl"):
+        yield "decisions.d_rl: the law has no RL term, so it can only be 0; add law.rl"

@@ -1,0 +1,32 @@
+"""Unit conversions and the formatting of quantities; base units inside (FLOP, token, byte, second, USD)."""
+
+import math
+
+SECONDS_PER_HOUR = 3600.0
+SECONDS_PER_DAY = 86400.0
+
+_PREFIXES = ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k"))
+
+
+def short_count(value: float) -> str:
+    """Write a count of parameters or tokens as people say it: 1e11 -> '100B', 1.96e14 -> '196T'."""
+    if not math.isfinite(value):
+        return "-"
+    if value == 0:
+        return "0"
+    if not 1e-3 <= abs(value) < 1e17:
+        return f"{value:.3g}"
+    for scale, suffix in _PREFIXES:
+        if abs(value) >= 0.9995 * scale:
+            return f"{significant(value / scale)}{suffix}"
+    return significant(value)
+
+
+def significant(value: float, digits: int = 3) -> str:
+    """Write a number to so many significant digits, without an exponent between 1e-3 and 1e6."""
+    if value == 0 or not math.isfinite(value):
+        return "0" if value == 0 else "-"
+    if not 1e-3 <= abs(value) < 1e6:
+        return f"{value:.{digits - 1}e}"
+    decimals = max(digits - 1 - math.floor(math.log10(abs(value)) + 1e-12), 0)
+    return f"{value:,.{decimals}f}"

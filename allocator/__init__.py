@@ -23,7 +23,7 @@ _HOMES = {
     "SolveError": "allocator.errors",
 }
 
-__all__ = ["__version__", *_HOMES]
+__all__ = ["__version__", *_HOMES]  # pyright: ignore[reportUnsupportedDunderAll]
 
 
 def __getattr__(name: str):

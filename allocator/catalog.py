@@ -103,6 +103,11 @@ def scenario_path(name: str) -> Path:
     return _resource(f"data/scenarios/{find('scenarios', name).name}.toml")
 
 
+def scenario_template() -> str:
+    """The scenario that users start from, every key explained."""
+    return _resource("data/scenario-template.toml").read_text(encoding="utf-8")
+
+
 def dense_peak_flop_per_s(record: Record, dtype: str) -> float:
     """Dense peak of a hardware record in bf16, fp8, fp4 or int8; of the whole rack where the record is a rack."""
     if dtype not in PEAKS:

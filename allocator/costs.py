@@ -79,7 +79,7 @@ class Costs(eqx.Module):
     pretrain: PhaseCost
     rl: PhaseCost
     decode: PhaseCost
-    prefill: PhaseCost
+    prefill: PhaseCost  # on the machine of decode
     lifetime_tokens: float  # T, output tokens served at k = 1
     prompt_tokens: float = 0.0  # charged once per query, whatever k is
     pretrain_mfu: float = float("nan")  # NaN: unknown, then only FLOP can be counted
@@ -102,18 +102,18 @@ class Costs(eqx.Module):
         """Cost per pre-training token, RL token and unit of k at N = exp(log_n), and the prompts' fixed cost."""
         n = jnp.exp(log_n)
 
-        def per_token(phase: PhaseCost):
+        def per_token(phase: PhaseCost, machine: Machine):
             paid_flop = n * phase.flop_per_param_token * phase.overhead(log_n)
-            return paid_flop * self._price_of_flop(phase.machine, currency)
+            return paid_flop * self.price_of_flop(machine, currency)
 
         return Rates(
-            per_token(self.pretrain),
-            per_token(self.rl),
-            per_token(self.decode) * self.lifetime_tokens,
-            per_token(self.prefill) * self.prompt_tokens,
+            per_token(self.pretrain, self.pretrain.machine),
+            per_token(self.rl, self.rl.machine),
+            per_token(self.decode, self.decode.machine) * self.lifetime_tokens,
+            per_token(self.prefill, self.decode.machine) * self.prompt_tokens,
         )
 
-    def _price_of_flop(self, machine: Machine, currency: str):
+    def price_of_flop(self, machine: Machine, currency: str):
         """Units of currency per paid FLOP."""
         if currency == "compute_flop":
             return 1.0

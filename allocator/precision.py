@@ -1,4 +1,4 @@
-"""Double precision: 1e26 FLOP times 1e14 tokens overflows 32 bits, so every module that needs JAX imports this first."""
+"""Double precision: 1e26 FLOP times 1e14 tokens overflows 32 bits, so modules that need JAX import this first."""
 
 import jax
 

@@ -1,28 +1,33 @@
 """The optimisation problem: decisions in the solver's coordinates, a box, an objective and one constraint."""
 
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from allocator import precision  # noqa: F401  (float64 before the first array)
 from allocator.costs import CURRENCIES, Costs
 from allocator.laws.law import Law, Point
 
 DECISIONS = ("n_active", "d_pretrain", "d_rl", "k")
-# The box of a decision that nobody bounds. Far outside any budget, so that an optimum on it means: there is none inside.
+# The box of a decision that nobody bounds, far outside any budget: an optimum on it means that there is none inside.
 SMALLEST, LARGEST = 1e-40, 1e60
 
 
-class Decision(NamedTuple):
+T = TypeVar("T")
+Vector = Array | np.ndarray
+
+
+class Decision(NamedTuple, Generic[T]):
     """Active parameters, pre-training tokens, RL tokens, samples per query; numbers or arrays of one shape."""
 
-    n_active: Float[Array, "*batch"]
-    d_pretrain: Float[Array, "*batch"]
-    d_rl: Float[Array, "*batch"]
-    k: Float[Array, "*batch"]
+    n_active: T
+    d_pretrain: T
+    d_rl: T
+    k: T
 
 
 class Problem(eqx.Module):
@@ -33,29 +38,33 @@ class Problem(eqx.Module):
 
     law: Law
     costs: Costs
-    log_limit: Float[Array, ""]  # log budget, or log(target loss - floor)
-    minimise_cost: Float[Array, ""]  # 0: loss under a budget, 1: cost under a target; traced, so both share one program
-    lower: Float[Array, "4"]  # box in z; equal ends fix a decision
-    upper: Float[Array, "4"]
+    log_limit: Float[Array, ""] | float  # log budget, or log(target loss - floor)
+    minimise_cost: (
+        Float[Array, ""] | float
+    )  # 0: loss under a budget, 1: cost under a target; traced, so both share one program
+    lower: Float[Vector, "4"]  # box in z; equal ends fix a decision
+    upper: Float[Vector, "4"]
+    open_lower: Bool[Vector, "4"]  # ends that nobody set: an optimum there means that there is none inside
+    open_upper: Bool[Vector, "4"]
     currency: str = eqx.field(static=True, default="compute_flop")
 
-    def log_reducible(self, z: Float[Array, "4"]) -> Float[Array, ""]:
+    def log_reducible(self, z: Float[Vector, "4"]) -> Float[Array, ""]:
         """Natural log of L - floor."""
         return self.law.log_reducible(Point(z[0], z[1], z[2], z[3]))
 
-    def log_cost(self, z: Float[Array, "4"]) -> Float[Array, ""]:
+    def log_cost(self, z: Float[Vector, "4"]) -> Float[Array, ""]:
         """Natural log of the total cost in the problem's currency."""
         rates = self.costs.rates(z[0], self.currency)
         cost = rates.d * jnp.exp(z[1]) + rates.r * self.law.rl_axis.tokens(z[2]) + rates.k * jnp.exp(z[3]) + rates.fixed
         return jnp.log(cost)
 
-    def objective_and_constraint(self, z: Float[Array, "4"]) -> Float[Array, "2"]:
+    def objective_and_constraint(self, z: Float[Vector, "4"]) -> Float[Array, "2"]:
         """(objective, constraint); feasible where the constraint is <= 0."""
         loss, cost = self.log_reducible(z), self.log_cost(z)
         swap = self.minimise_cost > 0.5
         return jnp.stack([jnp.where(swap, cost, loss), jnp.where(swap, loss, cost) - self.log_limit])
 
-    def decision(self, z: Float[Array, "4"]) -> Decision:
+    def decision(self, z: Float[Vector, "4"]) -> Decision[Array]:
         """Decisions in tokens and parameters."""
         return Decision(jnp.exp(z[0]), jnp.exp(z[1]), self.law.rl_axis.tokens(z[2]), jnp.exp(z[3]))
 
@@ -89,12 +98,11 @@ def make_problem(
         if name not in DECISIONS:
             raise ValueError(f"{name!r} is not one of {', '.join(DECISIONS)}")
     smallest_rl = 0.0 if law.rl_axis.allows_zero else SMALLEST
-    low, high = [], []
-    for name in DECISIONS:
-        start, stop = ends.get(name, (None, None))
-        low.append((smallest_rl if name == "d_rl" else SMALLEST) if start is None else start)
-        high.append(LARGEST if stop is None else stop)
-    limit = np.log(budget) if budget is not None else np.log(target_loss - law.floor)
+    pairs = [ends.get(name, (None, None)) for name in DECISIONS]
+    smallest = [smallest_rl if name == "d_rl" else SMALLEST for name in DECISIONS]
+    low = [default if start is None else start for (start, _), default in zip(pairs, smallest, strict=True)]
+    high = [LARGEST if stop is None else stop for _, stop in pairs]
+    limit = np.log(budget if budget is not None else (target_loss or 0.0) - law.floor)
     problem = Problem(
         law=law,
         costs=costs,
@@ -102,7 +110,25 @@ def make_problem(
         minimise_cost=np.float64(budget is None),
         lower=np.zeros(4),
         upper=np.zeros(4),
+        # No RL at all is a bound like any other, not a running away.
+        open_lower=np.array([s is None and x > 0 for (s, _), x in zip(pairs, smallest, strict=True)]),
+        open_upper=np.array([stop is None for _, stop in pairs]),
         currency=currency,
     )
-    lower, upper = (np.asarray(problem.coordinates(Decision(*side))) for side in (low, high))
+    lower, upper = (to_coordinates(problem, Decision(*side)) for side in (low, high))
     return eqx.tree_at(lambda p: (p.lower, p.upper), problem, (lower, upper))
+
+
+def to_coordinates(problem: Problem, decision: Decision[float]) -> Float[np.ndarray, "4"]:
+    """The solver's coordinates of a decision in plain numbers."""
+    return np.asarray(_coordinates(problem, Decision(*map(float, decision))))
+
+
+def to_decision(problem: Problem, z: Float[Vector, "4"]) -> Decision[float]:
+    """The decision, in plain numbers, at the solver's coordinates."""
+    return Decision(*map(float, _decision(problem, z)))
+
+
+# Compiled whole: dispatched one by one, each small operation would cost a compilation of its own.
+_coordinates = jax.jit(Problem.coordinates)
+_decision = jax.jit(Problem.decision)

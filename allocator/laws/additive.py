@@ -41,7 +41,13 @@ class Additive(eqx.Module):
         """Natural log of L - E."""
         total = self.pretraining.log_reducible(point.log_n, point.log_d)
         if self.rl is not None:
-            total = jnp.logaddexp(total, jnp.log(self.rl.scale) + self.rl.log_factor(point.rl))
+            total = jnp.logaddexp(total, jnp.log(_scale(self.rl)) + self.rl.log_factor(point.rl))
         if self.test_time is not None:
-            total = jnp.logaddexp(total, jnp.log(self.test_time.scale) + self.test_time.log_factor(point.log_k))
+            total = jnp.logaddexp(total, jnp.log(_scale(self.test_time)) + self.test_time.log_factor(point.log_k))
         return total
+
+
+def _scale(term: SaturatingRl | PowerRl | TestTime):
+    """The loss that a term starts from; construction made sure that there is one."""
+    assert term.scale is not None
+    return term.scale

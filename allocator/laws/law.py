@@ -8,7 +8,7 @@ from jaxtyping import Array, Float
 class Point(NamedTuple):
     """The four decisions in the solver's coordinates.
 
-    `rl` is the RL factor's own coordinate: log(1 + R/R0) for a factor that is finite at R = 0, log(R/R1) for a pure power.
+    `rl` is the RL factor's own coordinate: log(1 + R/R0) where it is finite at R = 0, log(R/R1) for a pure power.
     """
 
     log_n: Float[Array, ""]

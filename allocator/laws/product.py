@@ -13,7 +13,7 @@ class Product(eqx.Module):
 
     $$L - E = (L_0(N, D) - E)\, f(R)\, g(k)$$
 
-    A missing factor is 1. No paper measures this joint form; it is the simplest one with the marginals of the literature.
+    A missing factor is 1. No paper measures this joint form; it is the simplest with the literature's marginals.
     """
 
     pretraining: PretrainingLaw

@@ -19,7 +19,7 @@ class TestTime(eqx.Module):
     __test__ = False  # not a pytest class, whatever its name suggests
 
     exponent: float  # gamma
-    floor_share: float = 0.0  # s
+    floor_share: float | None = None  # s; None is 0
     scale: float | None = None  # loss removed by infinite k in the additive form, in the law's unit
 
     def __check_init__(self):
@@ -30,8 +30,7 @@ class TestTime(eqx.Module):
 
     def log_factor(self, log_k: Float[Array, ""]) -> Float[Array, ""]:
         """Natural log of g."""
-        share = jnp.asarray(self.floor_share, float)
         power = -self.exponent * log_k
-        has_floor = share > 0
-        log_share = jnp.log(jnp.where(has_floor, share, 0.5))
-        return jnp.where(has_floor, jnp.logaddexp(log_share, jnp.log1p(-share) + power), power)
+        if self.floor_share is None:
+            return power
+        return jnp.logaddexp(jnp.log(self.floor_share), jnp.log1p(-self.floor_share) + power)

@@ -22,12 +22,13 @@ class UserLaw(eqx.Module):
     An `equinox.Module` as function keeps its numbers traceable.
     """
 
-    function: Callable
+    function: Callable[..., Array]
     lower_loss: float
     axis: SaturatingRl | PowerRl
 
-    def __init__(self, function: Callable, *, floor: float = 0.0, rl_scale_tokens: float | None = None):
-        self.function = function if isinstance(function, eqx.Module) else Partial(function)
+    def __init__(self, function: Callable[..., Array], *, floor: float = 0.0, rl_scale_tokens: float | None = None):
+        # A plain function is static; a module is a pytree whose numbers stay traceable.
+        self.function = function if isinstance(function, eqx.Module) else Partial(function)  # pyright: ignore
         self.lower_loss = floor
         if rl_scale_tokens is None:
             self.axis = PowerRl(exponent=1.0, unit_tokens=1.0)

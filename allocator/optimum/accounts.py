@@ -7,25 +7,25 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from allocator.costs import CURRENCIES
 from allocator.laws.law import PretrainingLaw
-from allocator.problem import Decision, Problem
+from allocator.problem import Decision, Problem, Vector
 
 PHASES = ("pretrain", "rl", "inference")
 
 
 @dataclass(frozen=True)
 class Account:
-    """Figures of one decision in base units; a currency whose figures are unknown is NaN."""
+    """Figures of one decision in base units."""
 
-    decision: Decision
+    decision: Decision[float]
     d_inference: float
     loss: float
     reducible_loss: float
-    elasticities: Decision  # -dlog(L - floor)/dlog x
-    model_flop: tuple[float, float, float]
-    costs: dict[str, tuple[float, float, float]]  # by currency, by phase
-    overheads: tuple[float, float, float]  # of paid over model FLOP; of serving, prompts included
+    elasticities: Decision[float]  # -dlog(L - floor)/dlog x
+    model_flop: list[float]  # by phase
+    flop: list[float]  # model FLOP x overhead, by phase
+    cost: float  # in the problem's currency
+    overheads: list[float]  # paid over model FLOP, by phase
 
 
 @jax.jit
@@ -33,44 +33,46 @@ def _figures(problem: Problem, z: Float[Array, "4"]):
     law, costs = problem.law, problem.costs
     decision = problem.decision(z)
     gradient = jax.grad(problem.log_reducible)(z)
+    # From the RL coordinate r to log R: d r / d log R = R / (dR/dr), which is 0 without RL.
     tokens, slope = jax.value_and_grad(law.rl_axis.tokens)(z[2])
-    elasticities = -gradient * jnp.array([1.0, 1.0, 0.0, 1.0]) - gradient * jnp.array([0.0, 0.0, 1.0, 0.0]) * (
-        tokens / slope
+    to_logs = jnp.stack([jnp.ones(()), jnp.ones(()), tokens / slope, jnp.ones(())])
+    overheads = [phase.overhead(z[0]) for phase in (costs.pretrain, costs.rl, costs.decode)]
+    return (
+        jnp.stack(decision),
+        problem.log_reducible(z),
+        -gradient * to_logs,
+        jnp.stack(costs.model_flop(*decision)),
+        jnp.stack(costs.phase_costs(z[0], *decision[1:])),
+        jnp.stack(costs.phase_costs(z[0], *decision[1:], problem.currency)),
+        jnp.stack(overheads),
     )
-    model = costs.model_flop(*decision)
-    paid = {name: costs.phase_costs(z[0], *decision[1:], name) for name in CURRENCIES}
-    return decision, problem.log_reducible(z), elasticities, model, paid
 
 
-def account(problem: Problem, z: Float[np.ndarray, "4"]) -> Account:
+def account(problem: Problem, z: Float[Vector, "4"]) -> Account:
     """Read a decision in the solver's coordinates."""
-    decision, log_reducible, elasticities, model, paid = jax.tree.map(float, jax.device_get(_split(problem, z)))
+    figures = jax.device_get(_figures(problem, z))
+    decision, log_reducible, elasticities, model, flop, cost, overheads = (f.tolist() for f in figures)
     reducible = float(np.exp(log_reducible))
-    flop = paid["compute_flop"]
-    names = ("pretrain", "rl", "decode")
-    idle = [float(getattr(problem.costs, name).overhead(z[0])) for name in names]
+    # Serving's overhead is that of decode and prefill together, by what they cost.
+    overheads = [f / m if m > 0 else o for f, m, o in zip(flop, model, overheads, strict=True)]
     return Account(
         decision=Decision(*decision),
         d_inference=decision[3] * float(problem.costs.lifetime_tokens),
         loss=float(problem.law.floor) + reducible,
         reducible_loss=reducible,
         elasticities=Decision(*elasticities),
-        model_flop=tuple(model),
-        costs={name: tuple(values) for name, values in paid.items()},
-        overheads=tuple(f / m if m > 0 else i for f, m, i in zip(flop, model, idle, strict=True)),
+        model_flop=model,
+        flop=flop,
+        cost=sum(cost),
+        overheads=overheads,
     )
-
-
-def _split(problem: Problem, z):
-    decision, log_reducible, elasticities, model, paid = _figures(problem, z)
-    return tuple(decision), log_reducible, tuple(jax.device_get(elasticities)), model, paid
-
-
-def chinchilla_tokens(law: PretrainingLaw, n_active: float) -> float:
-    """Pre-training tokens that make N compute-optimal when serving is free."""
-    return float(np.exp(_log_optimal_tokens(law, np.log(n_active))))
 
 
 @jax.jit
 def _log_optimal_tokens(law: PretrainingLaw, log_n):
     return law.log_optimal_tokens(log_n)
+
+
+def chinchilla_tokens(law: PretrainingLaw, n_active: float) -> float:
+    """Pre-training tokens that make N compute-optimal when serving is free."""
+    return float(np.exp(_log_optimal_tokens(law, np.log(n_active))))

@@ -1,9 +1,11 @@
 """Problems whose optimum runs away: which exponents send N to its bound."""
 
-import numpy as np
+from jaxtyping import Float
 
 from allocator.laws.product import Product
-from allocator.problem import DECISIONS, LARGEST, SMALLEST, Problem
+from allocator.problem import DECISIONS, Problem, Vector
+
+NEAR_END = 1.0  # in the solver's logarithmic coordinates, of a box a hundred decades wide
 
 
 def runaway_reason(problem: Problem) -> str | None:
@@ -13,12 +15,12 @@ def runaway_reason(problem: Problem) -> str | None:
     rho + gamma >= alpha, counting only the factors whose decision is free to grow.
     """
     law = problem.law
-    if not isinstance(law, Product) or float(problem.lower[0]) > np.log(SMALLEST) * 0.999:
+    if not isinstance(law, Product) or not problem.open_lower[0]:
         return None
     counted = []
-    if law.rl is not None and _free_to_grow(problem, 2):
+    if law.rl is not None and problem.open_upper[2]:
         counted.append(("law.rl.exponent", float(law.rl.exponent)))
-    if law.test_time is not None and _free_to_grow(problem, 3) and float(law.test_time.floor_share) == 0:
+    if law.test_time is not None and problem.open_upper[3] and not law.test_time.floor_share:
         counted.append(("law.test_time.exponent", float(law.test_time.exponent)))
     alpha = float(law.pretraining.size_exponents()[0])
     total = sum(value for _, value in counted)
@@ -31,22 +33,8 @@ def runaway_reason(problem: Problem) -> str | None:
     )
 
 
-def runaway_decisions(problem: Problem, z: np.ndarray) -> list[str]:
+def runaway_decisions(problem: Problem, z: Float[Vector, "4"]) -> list[str]:
     """Decisions that ended on an end of the box that nobody set."""
-    names = []
-    for i, name in enumerate(DECISIONS):
-        low, high = float(problem.lower[i]), float(problem.upper[i])
-        outer = problem.decision(np.array([low] * 4))[i], problem.decision(np.array([high] * 4))[i]
-        if low == high:
-            continue
-        if (z[i] - low < 1.0 and 0 < float(outer[0]) <= SMALLEST * 1.001) or (
-            high - z[i] < 1.0 and float(outer[1]) >= LARGEST * 0.999
-        ):
-            names.append(name)
-    return names
-
-
-def _free_to_grow(problem: Problem, index: int) -> bool:
-    """Whether a decision has no upper bound of its own."""
-    top = float(problem.decision(np.asarray(problem.upper))[index])
-    return top >= LARGEST * 0.999
+    at_lower = problem.open_lower & (z - problem.lower < NEAR_END)
+    at_upper = problem.open_upper & (problem.upper - z < NEAR_END)
+    return [name for name, gone in zip(DECISIONS, at_lower | at_upper, strict=True) if gone]

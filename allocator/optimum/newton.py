@@ -1,7 +1,7 @@
-"""Damped Newton on the KKT system with an active set of bounds; pure JAX, so the same code serves one problem or a batch.
+"""Damped Newton on the KKT system with an active set of bounds; pure JAX, so that one problem and a batch share it.
 
-For objective f, constraint g <= 0 and a box, a KKT point has df + lam dg = 0 in every free coordinate, g = 0 (or lam = 0
-where g < 0), and bound multipliers of the right sign.
+For objective f, constraint g <= 0 and a box, a KKT point has df + lam dg = 0 in every free coordinate, g = 0 (or
+lam = 0 where g < 0), and bound multipliers of the right sign.
 """
 
 from functools import partial
@@ -9,14 +9,16 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int
 
 from allocator.problem import Problem
 
 MAX_STEPS = 100
-SETTLED = 1e-9  # residual at which the active set is judged; the iteration itself goes on until it stalls
+SETTLED = 1e-9  # residual at which the active set may change; the iteration itself goes on until it stalls
 SIGN_TOLERANCE = 1e-10  # a multiplier this wrong is rounding
-STEP_FRACTIONS = (1.0, 0.5, 0.2, 0.05, 0.01, 1e-3, 1e-5)
+ROUNDING = 1e-24  # squared residual below which steps are mostly noise
+SHORTEN, SHORTEST = 0.25, 1e-6  # backtracking
 
 
 class Derivatives(NamedTuple):
@@ -34,7 +36,7 @@ class KktPoint(NamedTuple):
     multiplier: Float[Array, ""]  # of the constraint, >= 0 at an optimum
     active: Int[Array, "4"]  # -1 at the lower bound, +1 at the upper, 0 free
     binding: Bool[Array, ""]  # the constraint holds with equality
-    residual: Float[Array, ""]  # largest |df + lam dg| over free coordinates, and |g| where binding
+    residual: Float[Array, ""]  # norm of df + lam dg over free coordinates, and of g where binding
     wrong_sign: Float[Array, ""]  # largest multiplier of a wrong sign, or constraint violation
     curvature: Float[Array, ""]  # smallest eigenvalue of the reduced Hessian; +inf where nothing is left free
     derivatives: Derivatives
@@ -58,9 +60,14 @@ class _State(NamedTuple):
     multiplier: Array
     active: Array
     binding: Array
+    at: Derivatives  # at z
+    merit: Array  # squared KKT residual at z
+    dz: Array  # Newton direction at z
+    dlam: Array
+    length: Array  # of the next step to try
+    stopper: Array  # coordinate whose bound that step runs into, or -1
     steps: Array
     done: Array
-    at: Derivatives  # where the last step began; at the end nothing has moved since
 
 
 def _gradient_of_lagrangian(jacobian, multiplier):
@@ -91,67 +98,73 @@ def _newton_direction(d: Derivatives, state: _State, residual):
     return step[:4] * free, step[4]
 
 
-def _length_to_box(problem: Problem, z, dz):
-    """Longest step in [0, 1] inside the box, and the coordinate that stops it."""
+def _step_to_box(problem: Problem, z, dz):
+    """Longest step in [0, 1] inside the box, and the coordinate that stops it (-1 if none does)."""
     room = jnp.where(dz > 0, problem.upper - z, problem.lower - z)
     lengths = jnp.where(dz == 0, jnp.inf, room / jnp.where(dz == 0, 1.0, dz))
     stopper = jnp.argmin(lengths)
-    return jnp.clip(lengths[stopper], 0.0, 1.0), stopper
+    longest = jnp.clip(lengths[stopper], 0.0, 1.0)
+    return longest, jnp.where(longest < 1.0, stopper, -1)
 
 
-def _change_active_set(problem: Problem, state: _State, gradient, value):
-    """Release the worst bound whose multiplier has the wrong sign, or switch the constraint on or off."""
-    fixed = problem.lower == problem.upper
-    wrong = jnp.where(fixed, 0.0, jnp.maximum(-gradient * jnp.sign(-state.active), 0.0) * jnp.abs(state.active))
+def _wrong_signs(problem: Problem, active, gradient):
+    """By how much each bound multiplier has the wrong sign; fixed decisions have none."""
+    free = (active == 0) | (problem.lower == problem.upper)
+    return jnp.where(free, 0.0, jnp.maximum(active * gradient, 0.0))
+
+
+def _change_active_set(problem: Problem, state: _State):
+    """Release the bound whose multiplier is most wrong, or switch the constraint on or off."""
+    wrong = _wrong_signs(problem, state.active, _gradient_of_lagrangian(state.at.jacobian, state.multiplier))
     worst = jnp.argmax(wrong)
     release = wrong[worst] > SIGN_TOLERANCE
-    active = jnp.where(release & (jnp.arange(4) == worst), 0, state.active)
     slack = state.binding & (state.multiplier < -SIGN_TOLERANCE)
-    violated = ~state.binding & (value[1] > SIGN_TOLERANCE)
-    binding = jnp.where(slack, False, jnp.where(violated, True, state.binding))
-    return active, binding, release | slack | violated
+    violated = ~state.binding & (state.at.value[1] > SIGN_TOLERANCE)
+    active = jnp.where(release & (jnp.arange(4) == worst), 0, state.active)
+    return active, (state.binding | violated) & ~slack, release | slack | violated
 
 
 def _step(problem: Problem, state: _State) -> _State:
-    d = derivatives(problem, state.z)
-    first = _least_squares_multiplier(d.jacobian, state.active, state.binding)
-    state = state._replace(multiplier=jnp.where(state.steps == 0, first, state.multiplier))
-    residual = _residual(d.value, d.jacobian, state.multiplier, state.active, state.binding)
-    merit = residual @ residual
-    gradient = _gradient_of_lagrangian(d.jacobian, state.multiplier)
-
-    dz, dlam = _newton_direction(d, state, residual)
-    longest, stopper = _length_to_box(problem, state.z, dz)
-    lengths = longest * jnp.asarray(STEP_FRACTIONS)
-
-    def trial(length):
-        z = jnp.clip(state.z + length * dz, problem.lower, problem.upper)
-        value, jacobian = problem.objective_and_constraint(z), jax.jacfwd(problem.objective_and_constraint)(z)
-        r = _residual(value, jacobian, state.multiplier + length * dlam, state.active, state.binding)
-        square = r @ r
-        return jnp.where(jnp.isfinite(square), square, jnp.inf)
-
-    merits = jax.vmap(trial)(lengths)
-    best = jnp.argmin(merits)
-    blocked = (longest < 1.0) & ((best == 0) | (longest < 1e-12))
-    length = jnp.where(blocked, longest, lengths[best])
+    """Try the planned step: move and plan the next one, or shorten it, or conclude that the iteration has settled."""
+    z = jnp.clip(state.z + state.length * state.dz, problem.lower, problem.upper)
+    d = derivatives(problem, z)
+    started = state.steps > 0
+    stopped = jnp.arange(4) == state.stopper
+    active = jnp.where(stopped, jnp.sign(state.dz).astype(state.active.dtype), state.active)
+    first_multiplier = _least_squares_multiplier(d.jacobian, active, state.binding)
+    multiplier = jnp.where(started, state.multiplier + state.length * state.dlam, first_multiplier)
+    residual = _residual(d.value, d.jacobian, multiplier, active, state.binding)
     # Near rounding only a real gain counts, or noise would keep the loop alive.
-    improved = merits[best] < jnp.where(merit < 1e-24, 0.1, 0.999) * merit
-    moves = improved | blocked
+    gain = jnp.where(state.merit < ROUNDING, 0.1, 1 - 1e-3 * state.length)
+    at_bound_already = (state.stopper >= 0) & (state.length < 1e-12)
+    accepted = ~started | at_bound_already | (residual @ residual < gain * state.merit)
 
-    settled = jnp.sqrt(merit) < SETTLED
-    active, binding, changed = _change_active_set(problem, state, gradient, d.value)
-    judge = settled & ~moves  # the iteration has stalled at a point that solves the current active set
-    new_active = jnp.where(blocked & (jnp.arange(4) == stopper), jnp.sign(dz).astype(state.active.dtype), state.active)
-    new_z = jnp.where(moves, jnp.clip(state.z + length * dz, problem.lower, problem.upper), state.z)
-    return _State(
-        z=new_z,
-        multiplier=jnp.where(moves, state.multiplier + length * dlam, state.multiplier),
-        active=jnp.where(judge, active, new_active),
-        binding=jnp.where(judge, binding, state.binding),
+    shorter = state.length * SHORTEN
+    stalled = ~accepted & ((state.merit < ROUNDING) | (shorter < SHORTEST))
+    changed_active, changed_binding, changed = _change_active_set(problem, state)
+    judged = stalled & (state.merit < SETTLED**2) & changed
+
+    def choose(if_accepted, if_judged, otherwise):
+        return jnp.where(accepted, if_accepted, jnp.where(judged, if_judged, otherwise))
+
+    here = state._replace(
+        z=jnp.where(accepted, z, state.z),
+        multiplier=jnp.where(accepted, multiplier, state.multiplier),
+        active=choose(active, changed_active, state.active),
+        binding=choose(state.binding, changed_binding, state.binding),
+        at=jax.tree.map(lambda new, old: jnp.where(accepted, new, old), d, state.at),
         steps=state.steps + 1,
-        done=~moves & ~(judge & changed),
-        at=d,
+        done=stalled & ~judged,
+    )
+    residual = _residual(here.at.value, here.at.jacobian, here.multiplier, here.active, here.binding)
+    dz, dlam = _newton_direction(here.at, here, residual)
+    longest, stopper = _step_to_box(problem, here.z, dz)
+    return here._replace(
+        merit=residual @ residual,
+        dz=dz,
+        dlam=dlam,
+        length=choose(longest, longest, shorter),
+        stopper=choose(stopper, stopper, -1),
     )
 
 
@@ -169,29 +182,37 @@ def _reduced_curvature(d: Derivatives, multiplier, active, binding):
 
 
 @partial(jax.jit, static_argnames="max_steps")
-def polish(problem: Problem, z: Float[Array, "4"], *, max_steps: int = MAX_STEPS) -> KktPoint:
+def polish(problem: Problem, z: Float[ArrayLike, "4"], *, max_steps: int = MAX_STEPS) -> KktPoint:
     """Run Newton from z to a KKT point; vmap over problems or starts at will."""
     z = jnp.clip(z, problem.lower, problem.upper)
     fixed = problem.lower == problem.upper
     active = jnp.where(fixed | (z - problem.lower < 1e-7), -1, jnp.where(problem.upper - z < 1e-7, 1, 0))
-    binding = jnp.asarray(True)
-    nowhere = Derivatives(jnp.zeros(2), jnp.zeros((2, 4)), jnp.zeros((2, 4, 4)))
-    state = _State(z, jnp.asarray(0.0), active, binding, jnp.asarray(0), jnp.asarray(False), nowhere)
+    zero, nothing = jnp.asarray(0.0), jnp.zeros(4)
+    state = _State(
+        z=z,
+        multiplier=zero,
+        active=active,
+        binding=jnp.asarray(True),
+        at=Derivatives(jnp.zeros(2), jnp.zeros((2, 4)), jnp.zeros((2, 4, 4))),
+        merit=jnp.asarray(jnp.inf),
+        dz=nothing,
+        dlam=zero,
+        length=zero,  # the first step goes nowhere: it evaluates the start
+        stopper=jnp.asarray(-1),
+        steps=jnp.asarray(0),
+        done=jnp.asarray(False),
+    )
     state = jax.lax.while_loop(lambda s: ~s.done & (s.steps < max_steps), partial(_step, problem), state)
-
-    d = state.at
-    gradient = _gradient_of_lagrangian(d.jacobian, state.multiplier)
-    residual = _residual(d.value, d.jacobian, state.multiplier, state.active, state.binding)
-    wrong = jnp.where(fixed, 0.0, jnp.maximum(-gradient * jnp.sign(-state.active), 0.0) * jnp.abs(state.active))
-    wrong_sign = jnp.maximum(jnp.max(wrong), jnp.where(state.binding, -state.multiplier, d.value[1]))
+    wrong = jnp.max(_wrong_signs(problem, state.active, _gradient_of_lagrangian(state.at.jacobian, state.multiplier)))
+    of_constraint = jnp.where(state.binding, -state.multiplier, state.at.value[1])
     return KktPoint(
         z=state.z,
         multiplier=state.multiplier,
         active=state.active,
         binding=state.binding,
-        residual=jnp.max(jnp.abs(residual)),
-        wrong_sign=jnp.maximum(wrong_sign, 0.0),
-        curvature=_reduced_curvature(d, state.multiplier, state.active, state.binding),
-        derivatives=d,
+        residual=jnp.sqrt(state.merit),
+        wrong_sign=jnp.maximum(jnp.maximum(wrong, of_constraint), 0.0),
+        curvature=_reduced_curvature(state.at, state.multiplier, state.active, state.binding),
+        derivatives=state.at,
         steps=state.steps,
     )

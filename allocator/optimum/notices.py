@@ -66,7 +66,7 @@ def _assumed(built: Built) -> Iterator[Notice]:
 
 
 def _rl(account: Account) -> Iterator[Notice]:
-    pretrain, rl, _ = account.costs["compute_flop"]
+    pretrain, rl, _ = account.flop
     beyond = rl / pretrain / LARGEST_PUBLIC_RL_SHARE
     if beyond > 1:
         yield Notice(

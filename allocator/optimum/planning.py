@@ -1,10 +1,10 @@
 """A plan from a scenario: solve for the optimum, or evaluate given decisions."""
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import jax
-import numpy as np
 import scipy
 
 import allocator
@@ -25,7 +25,7 @@ from allocator.optimum.result import (
 )
 from allocator.optimum.solving import Solution, optimise
 from allocator.precision import require_float64
-from allocator.problem import DECISIONS, Decision
+from allocator.problem import DECISIONS, Decision, to_coordinates
 from allocator.scenario.building import Built, build, objective_of
 from allocator.scenario.schema import Scenario
 
@@ -41,6 +41,8 @@ def solve(scenario: Scenario, *, law: Law | None = None, throw: bool = True, see
     """
     try:
         built = build(scenario, law)
+        if set(built.fixed) == set(DECISIONS):
+            raise ScenarioError(["decisions: nothing is left free; free one, or use evaluate for given decisions"])
         solution = optimise(built.problem, seed=seed)
     except NoPlanError as error:
         if throw:
@@ -67,9 +69,9 @@ def evaluate(
     ]
     if faults:
         raise ScenarioError(faults)
-    z = np.asarray(built.problem.coordinates(Decision(n_active, d_pretrain, d_rl, k)))
+    z = to_coordinates(built.problem, Decision(n_active, d_pretrain, d_rl, k))
     figures = account(built.problem, z)
-    status = dict.fromkeys(DECISIONS, "fixed")
+    status: dict[str, str] = dict.fromkeys(DECISIONS, "fixed")
     return _plan(scenario, built, figures, status, status="evaluated", extra=_limit_notices(built, figures))
 
 
@@ -106,9 +108,10 @@ def _plan(
     price: ShadowPrice | None = None,
     extra: tuple[Notice, ...] = (),
 ) -> Plan:
-    decision = figures.decision
+    decision = figures.decision if status == "evaluated" else figures.decision._replace(**built.fixed)
     d_c = math.nan if built.pretraining is None else chinchilla_tokens(built.pretraining, decision.n_active)
     per_param = decision.d_pretrain / decision.n_active
+    phases = _phases(built, figures)
     return Plan(
         title=scenario.title,
         objective=_objective(scenario),
@@ -117,22 +120,24 @@ def _plan(
         status=status,
         provenance=_provenance(scenario, built),
         certificate=certificate,
-        decision=PlannedDecision(*decision, figures.d_inference),
+        decision=PlannedDecision.of(decision, float(built.problem.costs.lifetime_tokens)),
         decision_status=decision_status,
         loss=figures.loss,
         reducible_loss=figures.reducible_loss,
-        phases=_phases(built, figures),
-        total=Total(*(sum(figures.costs[name]) for name in ("compute_flop", "chip_hours", "usd", "energy_joule"))),
-        elasticities=dict(zip(DECISIONS, figures.elasticities, strict=True)),
+        phases=phases,
+        total=_total(phases),
+        elasticities=figures.elasticities._asdict(),
         shadow_price=price,
         overtraining=Overtraining(per_param, per_param / 20, decision.d_pretrain / d_c),
         warnings=(*extra, *notices(scenario, built, figures, decision_status)),
+        problem=built.problem,
     )
 
 
 def _phases(built: Built, figures: Account) -> dict[str, Phase]:
-    flop = figures.costs["compute_flop"]
-    mfu = float(built.problem.costs.pretrain_mfu)
+    flop, costs = figures.flop, built.problem.costs
+    mfu = float(costs.pretrain_mfu)
+    machines = costs.pretrain.machine, costs.rl.machine, costs.decode.machine
     return {
         name: Phase(
             model_flop=figures.model_flop[i],
@@ -141,11 +146,16 @@ def _phases(built: Built, figures: Account) -> dict[str, Phase]:
             # Pre-training's overhead is waste, not slowness: its MFU is that of the run itself.
             mfu=mfu if name == "pretrain" else mfu / figures.overheads[i],
             overhead=figures.overheads[i],
-            chip_hours=figures.costs["chip_hours"][i],
-            usd=figures.costs["usd"][i],
+            chip_hours=flop[i] * float(costs.price_of_flop(machines[i], "chip_hours")),
+            usd=flop[i] * float(costs.price_of_flop(machines[i], "usd")),
+            energy_joule=flop[i] * float(costs.price_of_flop(machines[i], "energy_joule")),
         )
         for i, name in enumerate(PHASES)
     }
+
+
+def _total(phases: Mapping[str, Phase]) -> Total:
+    return Total(*(sum(getattr(phase, name) for phase in phases.values()) for name in Total.__dataclass_fields__))
 
 
 def _decision_status(built: Built, solution: Solution) -> dict[str, str]:
@@ -161,7 +171,7 @@ def _limit_notices(built: Built, figures: Account) -> tuple[Notice, ...]:
         excess = figures.loss / built.objective_value - 1
         code, text = "misses_target", "the loss is above the target"
     else:
-        excess = sum(figures.costs[built.currency]) / built.objective_value - 1
+        excess = figures.cost / built.objective_value - 1
         code, text = "over_budget", "the cost is above the budget"
     if excess <= 1e-9:
         return ()

@@ -10,7 +10,7 @@ from jaxtyping import Float
 
 from allocator.optimum.newton import KktPoint, polish
 from allocator.optimum.starts import scan
-from allocator.problem import Problem
+from allocator.problem import Problem, Vector
 
 SIZES = 101  # half apart in log N; the profile is made of powers below 1, which bend on a scale of 1/exponent > 1
 REACH = 25.0  # scanned on either side of the first optimum in log N: eleven decades
@@ -19,11 +19,9 @@ REACH = 25.0  # scanned on either side of the first optimum in log N: eleven dec
 @jax.jit
 def _optima_at_sizes(problem: Problem, log_n: Float[np.ndarray, " sizes"], z: Float[np.ndarray, "sizes 4"]) -> KktPoint:
     def at(log_n, z):
-        ends = (problem.lower.at[0].set(log_n), problem.upper.at[0].set(log_n))
+        ends = (jnp.asarray(problem.lower).at[0].set(log_n), jnp.asarray(problem.upper).at[0].set(log_n))
         return polish(eqx.tree_at(lambda p: (p.lower, p.upper), problem, ends), z)
 
-    as_arrays = jnp.asarray(problem.lower), jnp.asarray(problem.upper)
-    problem = eqx.tree_at(lambda p: (p.lower, p.upper), problem, as_arrays)
     return jax.vmap(at)(log_n, z)
 
 
@@ -35,7 +33,7 @@ class Minima(NamedTuple):
     complete: bool  # every feasible size of the scan was solved
 
 
-def minima_in_size(problem: Problem, z: Float[np.ndarray, "4"]) -> Minima:
+def minima_in_size(problem: Problem, z: Float[Vector, "4"]) -> Minima:
     """Find every local minimum of the profile within `REACH` of the point z.
 
     A minimum is where the profile's slope, the multiplier of fixing N, turns from negative to positive.
@@ -50,7 +48,7 @@ def minima_in_size(problem: Problem, z: Float[np.ndarray, "4"]) -> Minima:
     slope = points.derivatives.jacobian[:, 0, 0] + points.multiplier * points.derivatives.jacobian[:, 1, 0]
     found, slope = points.z[solved], slope[solved]
     turns = np.flatnonzero((slope[:-1] < 0) & (slope[1:] >= 0))
-    rows = {*turns, *(turns + 1)}
+    rows = {*turns.tolist(), *(turns + 1).tolist()}
     if len(slope) and slope[0] >= 0:
         rows.add(0)
     if len(slope) and slope[-1] < 0:

@@ -2,9 +2,10 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from allocator.problem import Decision, Problem
 from allocator.units import short_count, significant
 
 if TYPE_CHECKING:
@@ -42,6 +43,11 @@ class PlannedDecision:
     k: float
     d_inference: float
 
+    @classmethod
+    def of(cls, decision: Decision[float], lifetime_tokens: float) -> "PlannedDecision":
+        """A decision with the tokens that serving it generates."""
+        return cls(decision.n_active, decision.d_pretrain, decision.d_rl, decision.k, decision.k * lifetime_tokens)
+
 
 @dataclass(frozen=True)
 class Phase:
@@ -54,6 +60,7 @@ class Phase:
     overhead: float
     chip_hours: float
     usd: float
+    energy_joule: float
 
 
 @dataclass(frozen=True)
@@ -130,6 +137,7 @@ class Plan:
     baselines: tuple[Baseline, ...] = ()
     reason: str | None = None
     nearest: Mapping[str, Any] | None = None
+    problem: Problem | None = field(default=None, repr=False, compare=False)  # what was solved, for further questions
 
     def to_dict(self) -> dict[str, Any]:
         """The plan as plain values for JSON, every number finite or None."""

@@ -1,5 +1,6 @@
 """From a problem to its verified optimum."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import jax
@@ -14,7 +15,7 @@ from allocator.optimum.profiles import minima_in_size
 from allocator.optimum.slsqp import find_basin
 from allocator.optimum.starts import Grid, scan, scattered_starts, whole_range
 from allocator.precision import require_float64
-from allocator.problem import Decision, Problem
+from allocator.problem import Decision, Problem, to_decision
 
 RESIDUAL = 1e-8  # relative to the largest elasticity
 CONSTRAINT = 1e-9  # relative to the budget or to the reducible target loss
@@ -28,11 +29,15 @@ class Solution:
 
     problem: Problem
     point: KktPoint  # NumPy arrays
-    decision: Decision  # floats
     certificate: str
     starts: int
     kkt_residual: float
     constraint_residual: float
+
+    @property
+    def decision(self) -> Decision[float]:
+        """Parameters, tokens, tokens and samples, as floats."""
+        return to_decision(self.problem, self.point.z)
 
     @property
     def status(self) -> str:
@@ -50,23 +55,27 @@ def optimise(problem: Problem, *, start: Float[np.ndarray, "4"] | None = None, s
     if reason is not None:
         raise SolveError(f"no interior optimum: {reason}", status="no_interior_optimum")
     kind = certificates.certificate_kind(problem)
-    grid = None if start is not None and kind != certificates.BEST_OF_STARTS else _feasible_grid(problem)
-    first = start if start is not None else _best_point(grid)
-
     if kind == certificates.BEST_OF_STARTS:
+        grid = _feasible_grid(problem)
+        first = _best_point(grid) if start is None else start
         guesses = [first, *scattered_starts(problem, grid, STARTS - 1, seed=seed)]
         found = [p for p in (_local_optimum(problem, z) for z in guesses) if p is not None]
         return _best(problem, found, kind, len(guesses))
 
     # A given start is near the optimum already; otherwise SLSQP finds the basin first.
-    point, tried = _polished(problem, first) if start is not None else None, 1
-    point = point if point is not None else _local_optimum(problem, first)
+    point = None if start is None else _polished(problem, start)
+    tried = 1
     if point is None:
-        grid = grid if grid is not None else _feasible_grid(problem)
-        for z in (_best_point(grid), *scattered_starts(problem, grid, RETRIES, seed=seed)):
-            point, tried = _local_optimum(problem, z), tried + 1
-            if point is not None:
-                break
+        grid = _feasible_grid(problem)
+        first = _best_point(grid)
+        point = _local_optimum(problem, first)
+        if point is None:
+            for z in scattered_starts(problem, grid, RETRIES, seed=seed):
+                point, tried = _local_optimum(problem, z), tried + 1
+                if point is not None:
+                    break
+    else:
+        first = point.z
     if kind != certificates.ONE_DIMENSIONAL:
         return _best(problem, [point], kind, tried)
     minima = minima_in_size(problem, first if point is None else point.z)
@@ -133,7 +142,7 @@ def _verifies(point: KktPoint) -> bool:
     return bool(kkt < RESIDUAL and constraint < CONSTRAINT and point.wrong_sign < RESIDUAL and point.curvature > 0)
 
 
-def _best(problem: Problem, found: list[KktPoint | None], kind: str, starts: int) -> Solution:
+def _best(problem: Problem, found: Sequence[KktPoint | None], kind: str, starts: int) -> Solution:
     verified = [p for p in found if p is not None]
     if not verified:
         raise SolveError(f"no start of {starts} led to a point that verifies as an optimum", status="not_converged")
@@ -145,5 +154,4 @@ def _best(problem: Problem, found: list[KktPoint | None], kind: str, starts: int
             status="no_interior_optimum",
         )
     kkt, constraint = _residuals(point)
-    decision = Decision(*(float(x) for x in problem.decision(point.z)))
-    return Solution(problem, point, decision, kind, starts, kkt, constraint)
+    return Solution(problem, point, kind, starts, kkt, constraint)

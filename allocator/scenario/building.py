@@ -36,7 +36,7 @@ class Built:
     law_record: catalog.LawRecord | None  # None for a user's law
     pretraining: PretrainingLaw | None
     assumed: tuple[str, ...]  # key paths of numbers that no source gives
-    fixed: frozenset[str]
+    fixed: dict[str, float]  # decisions that the scenario sets
     objective_kind: str
     objective_value: float
     currency: str
@@ -66,9 +66,7 @@ def build(scenario: Scenario, law: Law | None = None) -> Built:
         fixed=fixed,
         bounds=bounds,
     )
-    return Built(
-        problem, record, pretraining, _assumed(scenario, record is None), frozenset(fixed), kind, value, currency
-    )
+    return Built(problem, record, pretraining, _assumed(scenario, record is None), fixed, kind, value, currency)
 
 
 def objective_of(scenario: Scenario) -> tuple[str, float, str]:
@@ -180,8 +178,13 @@ def _lifetime_law(scenario: Scenario, pretraining: PretrainingLaw) -> Law:
             assert terms.unit_tokens is not None
             rl = PowerRl(terms.exponent, terms.unit_tokens, terms.scale)
     if section.test_time is not None:
-        test_time = TestTime(section.test_time.exponent, section.test_time.floor_share, section.test_time.scale)
+        test_time = TestTime(section.test_time.exponent, section.test_time.floor_share or None, section.test_time.scale)
     return {"product": Product, "additive": Additive}[section.form](pretraining, rl, test_time)
+
+
+def fixed_decisions(scenario: Scenario) -> dict[str, float]:
+    """Decisions that the scenario sets, and those that its law or deployment leaves no choice about."""
+    return _decisions(scenario, has_own_law=False)[0]
 
 
 def _decisions(scenario: Scenario, *, has_own_law: bool) -> tuple[dict[str, float], dict[str, Any]]:

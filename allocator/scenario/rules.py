@@ -140,8 +140,6 @@ def _decisions(values):
                 yield f"decisions.{key}{'.' * bool(name)}{name}: got {end}; must be > 0"
         if {"min", "max"} <= set(numbers) and numbers["min"] > numbers["max"]:
             yield f"decisions.{key}: min {numbers['min']} must be <= max {numbers['max']}"
-    if all(isinstance(section.get(key), int | float) for key in ("n_active", "d_pretrain", "d_rl", "k")):
-        yield "decisions: nothing is left free; `allocator evaluate` scores given decisions"
     if "k" in section and not isinstance(section["k"], int | float):
         if not _section(law, "test_time"):
             yield "decisions.k: nothing in the law depends on k; add law.test_time or fix k"

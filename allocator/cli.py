@@ -1,0 +1,228 @@
+"""The commands: they parse, call and print; whatever computes is imported inside them, so that --help is instant."""
+
+import gc
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import typer
+
+from allocator import __version__
+from allocator.errors import AllocatorError, NoPlanError, ScenarioError
+
+DONE, NO_PLAN, WRONG_INPUT = 0, 1, 2
+
+app = typer.Typer(
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    help="Plan a language model's lifetime compute: parameters, pre-training tokens, RL tokens, test-time samples.",
+)
+scenario_app = typer.Typer(rich_markup_mode=None, help="Write, check or show a scenario file.")
+app.add_typer(scenario_app, name="scenario")
+
+
+class Kind(StrEnum):
+    """What the catalogue holds."""
+
+    hardware = "hardware"
+    models = "models"
+    laws = "laws"
+    data = "data"
+    scenarios = "scenarios"
+
+
+ScenarioName = Annotated[str, typer.Argument(metavar="SCENARIO", help="A shipped name, a TOML file, or - for stdin.")]
+Overrides = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a key, e.g. objective.compute_flop=1e27.")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+Out = Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Write the tables as CSV, and the JSON.")]
+
+
+@app.callback(invoke_without_command=True)
+def _root(
+    context: typer.Context, version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False
+) -> None:
+    if version:
+        print(__version__)
+    elif context.invoked_subcommand is None:
+        print(context.get_help())
+
+
+@app.command()
+def plan(
+    scenario: ScenarioName = "lecture", sets: Overrides = None, as_json: Json = False, out: Out = None, seed: int = 0
+) -> None:
+    """Find the best split of a lifetime budget, and say how much worse the rules of thumb are."""
+    loaded = _load(scenario, sets)
+    _compile_fast()
+    from allocator.baselines import compare
+    from allocator.optimum.planning import solve
+
+    result = solve(loaded, throw=False, seed=seed)
+    _show_plan(compare(result) if result.decision is not None else result, as_json, out)
+
+
+@app.command()
+def evaluate(
+    scenario: ScenarioName = "lecture",
+    n_active: Annotated[float | None, typer.Option(help="Active parameters.")] = None,
+    d_pretrain: Annotated[float | None, typer.Option(help="Pre-training tokens.")] = None,
+    d_rl: Annotated[float | None, typer.Option(help="RL tokens.")] = None,
+    k: Annotated[float | None, typer.Option(help="Samples per query.")] = None,
+    sets: Overrides = None,
+    as_json: Json = False,
+    out: Out = None,
+) -> None:
+    """Score given decisions; those not given on the command line are taken from the scenario where it fixes them."""
+    loaded = _load(scenario, sets)
+    _compile_fast()
+    given = {"n_active": n_active, "d_pretrain": d_pretrain, "d_rl": d_rl, "k": k}
+    from allocator.optimum.planning import evaluate as evaluate_decision
+    from allocator.scenario.building import fixed_decisions
+
+    decisions = fixed_decisions(loaded) | {name: value for name, value in given.items() if value is not None}
+    missing = [name for name in given if name not in decisions]
+    if missing:
+        raise ScenarioError([f"decisions.{name}: not fixed by the scenario; give --{name.replace('_', '-')}"
+                             for name in missing])  # fmt: skip
+    names = "n_active", "d_pretrain", "d_rl", "k"
+    scored = evaluate_decision(loaded, **{name: decisions[name] for name in names})  # pyright: ignore[reportArgumentType]
+    _show_plan(scored, as_json, out, schema="allocator.evaluate/1")
+
+
+@app.command()
+def catalog(
+    kind: Annotated[Kind | None, typer.Argument(help="What to list; nothing lists the kinds.")] = None,
+    name: Annotated[str | None, typer.Argument(help="Show one entry whole, each figure with unit and source.")] = None,
+    as_json: Json = False,
+    out: Out = None,
+) -> None:
+    """List chips, models, laws, data sets and scenarios, with units and sources."""
+    from allocator import listings
+
+    if kind is None:
+        listing = listings.kinds()
+    else:
+        listing = listings.entries(kind.value) if name is None else listings.entry(kind.value, name)
+    if out is not None:
+        _write(out, {f"{listing.name}.csv": listing.to_csv(), f"{listing.name}.json": _json(listing.to_dict())})
+    if as_json:
+        print(_json(listing.to_dict()))
+    else:
+        listings.print_listing(listing, _console())
+
+
+@scenario_app.command("new")
+def scenario_new(path: Annotated[Path | None, typer.Argument(help="File to write; nothing prints it.")] = None) -> None:
+    """Write a scenario to start from, every key explained."""
+    from allocator.catalog import scenario_template
+    from allocator.outputs import write_new_file
+
+    if path is None:
+        print(scenario_template(), end="")
+    else:
+        write_new_file(path, scenario_template())
+        print(f"wrote {path}; next: allocator plan {path}")
+
+
+@scenario_app.command("check")
+def scenario_check(scenario: ScenarioName, sets: Overrides = None, as_json: Json = False) -> None:
+    """Check a scenario file; every fault is one line with its key path."""
+    loaded = _load(scenario, sets)
+    print(_json({"schema": "allocator.scenario/1", "valid": True, "title": loaded.title}) if as_json else
+          f"{scenario}: ok ({loaded.title})")  # fmt: skip
+
+
+@scenario_app.command("show")
+def scenario_show(scenario: ScenarioName = "lecture", sets: Overrides = None, as_json: Json = False) -> None:
+    """Print a scenario as it is understood, with overrides applied and defaults filled in."""
+    loaded = _load(scenario, sets)
+    values = loaded.model_dump(mode="json", exclude_none=True)
+    if as_json:
+        print(_json({"schema": "allocator.scenario/1", "scenario": values}))
+        return
+    import tomli_w
+
+    print(tomli_w.dumps(values), end="")
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Run a command; errors are one line each on stderr, never a traceback."""
+    gc.disable()  # a command is short, and collecting while JAX is imported and traced costs it a tenth
+    try:
+        code = typer.main.get_command(app).main(arguments, prog_name="allocator", standalone_mode=False)
+        sys.stdout.flush()
+        sys.exit(code if isinstance(code, int) else DONE)
+    except typer.TyperException as error:  # a wrong command line
+        _fail([error.format_message() if isinstance(error, typer.BadParameter) else str(error)])
+    except NoPlanError as error:
+        _fail([error.reason], NO_PLAN)
+    except ScenarioError as error:
+        _fail(error.lines)
+    except AllocatorError as error:
+        _fail([error.format_message() if isinstance(error, typer.BadParameter) else str(error)])
+    except (typer.Abort, KeyboardInterrupt):
+        _fail(["interrupted"], 130)
+    except BrokenPipeError:  # the reader has gone, say `| head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(DONE)
+
+
+def _compile_fast() -> None:
+    """A command solves once, so what JAX compiles should be ready soon rather than run fast."""
+    import jax
+
+    jax.config.update("jax_disable_most_optimizations", True)
+
+
+def _fail(lines: Sequence[str], code: int = WRONG_INPUT) -> NoReturn:
+    for line in lines:
+        print(f"error: {' '.join(str(line).split())}", file=sys.stderr)
+    sys.exit(code)
+
+
+def _load(scenario: str, sets: Sequence[str] | None) -> Any:
+    from allocator.scenario.reading import load
+
+    return load(scenario, overrides=sets or ())
+
+
+def _show_plan(result: Any, as_json: bool, out: Path | None, schema: str | None = None) -> None:
+    values = result.to_dict() | ({"schema": schema} if schema else {})
+    if out is not None and result.decision is not None:
+        from allocator.report import frames
+
+        tables = {f"{name}.csv": frame.to_csv(index=False) for name, frame in frames(result).items()}
+        _write(out, {**tables, "plan.json": _json(values)})
+    if as_json:
+        print(_json(values))
+    elif result.decision is not None:
+        from allocator.report import print_plan
+
+        print_plan(result, _console())
+    if result.decision is None:
+        _fail([f"{result.reason}"], NO_PLAN)
+
+
+def _write(out: Path, files: Mapping[str, str]) -> None:
+    from allocator.outputs import write_folder
+
+    write_folder(out, files)
+    print(f"wrote {', '.join(files)} to {out}", file=sys.stderr)
+
+
+def _json(values: Mapping[str, Any]) -> str:
+    return json.dumps(values, indent=1, allow_nan=False)
+
+
+def _console() -> Any:
+    from rich.console import Console
+
+    # Piped output keeps its columns: 120 is what a table needs, whatever the terminal would be.
+    return Console(width=None if sys.stdout.isatty() else 120, highlight=False, markup=False)

@@ -61,9 +61,13 @@ def plan(
     """Find the best split of a lifetime budget, and say how much worse the rules of thumb are."""
     loaded = _load(scenario, sets)
     _compile_fast()
+    from allocator.optimum.warmup import compile_ahead
+
+    compiling = compile_ahead(loaded)
     from allocator.baselines import compare
     from allocator.optimum.planning import solve
 
+    compiling.join()
     result = solve(loaded, throw=False, seed=seed)
     _show_plan(compare(result) if result.decision is not None else result, as_json, out)
 
@@ -111,7 +115,7 @@ def catalog(
     else:
         listing = listings.entries(kind.value) if name is None else listings.entry(kind.value, name)
     if out is not None:
-        _write(out, {f"{listing.name}.csv": listing.to_csv(), f"{listing.name}.json": _json(listing.to_dict())})
+        _write(out, {f"{listing.name}.csv": listing.to_csv(), f"{listing.name}.json": _json(listing.to_dict())}, quiet=as_json)
     if as_json:
         print(_json(listing.to_dict()))
     else:
@@ -199,7 +203,7 @@ def _show_plan(result: Any, as_json: bool, out: Path | None, schema: str | None 
         from allocator.report import frames
 
         tables = {f"{name}.csv": frame.to_csv(index=False) for name, frame in frames(result).items()}
-        _write(out, {**tables, "plan.json": _json(values)})
+        _write(out, {**tables, "plan.json": _json(values)}, quiet=as_json)
     if as_json:
         print(_json(values))
     elif result.decision is not None:
@@ -210,11 +214,12 @@ def _show_plan(result: Any, as_json: bool, out: Path | None, schema: str | None 
         _fail([f"{result.reason}"], NO_PLAN)
 
 
-def _write(out: Path, files: Mapping[str, str]) -> None:
+def _write(out: Path, files: Mapping[str, str], *, quiet: bool) -> None:
     from allocator.outputs import write_folder
 
     write_folder(out, files)
-    print(f"wrote {', '.join(files)} to {out}", file=sys.stderr)
+    if not quiet:
+        print(f"wrote {', '.join(files)} to {out}")
 
 
 def _json(values: Mapping[str, Any]) -> str:

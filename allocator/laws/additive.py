@@ -4,6 +4,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from allocator import precision  # noqa: F401  (float64 before the first array)
 from allocator.errors import LawError
 from allocator.laws.law import Point, PretrainingLaw, RlAxis
 from allocator.laws.rl import NO_RL, PowerRl, SaturatingRl

@@ -4,6 +4,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from allocator import precision  # noqa: F401  (float64 before the first array)
 from allocator.errors import LawError
 from allocator.laws.checks import require_positive
 

@@ -10,6 +10,7 @@ from allocator.laws.law import Law, PretrainingLaw
 from allocator.laws.product import Product
 from allocator.laws.repetition import Repeated
 from allocator.laws.rl import SaturatingRl
+from allocator.laws.shared import Shared
 from allocator.problem import Problem
 
 GEOMETRIC_PROGRAM = "geometric_program"  # convex in logs: a KKT point is the optimum
@@ -20,7 +21,7 @@ BEST_OF_STARTS = "best_of_starts"  # no certificate: the best of so many local o
 
 def certificate_kind(problem: Problem) -> str:
     """Name the strongest certificate that the problem's structure allows."""
-    if not (_separable(problem.law) and _constant_overheads(problem)):
+    if not (_convex_at_each_size(problem.law) and _constant_overheads(problem)):
         return BEST_OF_STARTS
     fixed = np.asarray(problem.lower) == np.asarray(problem.upper)
     # With R fixed the RL factor is a constant, and the rest are power laws.
@@ -29,9 +30,14 @@ def certificate_kind(problem: Problem) -> str:
     return CONVEX_FIXED_N if fixed[0] else ONE_DIMENSIONAL
 
 
-def _separable(law: Law) -> bool:
-    """Product and additive forms over pre-training losses that are log-log convex."""
-    return isinstance(law, Product | Additive) and _log_log_convex(law.pretraining)
+def _convex_at_each_size(law: Law) -> bool:
+    """Forms that are convex in D, R and k at each N, and in logs of all four where the RL factor is a pure power.
+
+    Product, additive and shared, without overlap, over pre-training losses that are log-log convex.
+    """
+    if isinstance(law, Product | Shared):
+        return law.joint.overlap is None and _log_log_convex(law.pretraining)
+    return isinstance(law, Additive) and _log_log_convex(law.pretraining)
 
 
 def _log_log_convex(law: PretrainingLaw) -> bool:

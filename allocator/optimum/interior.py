@@ -12,16 +12,18 @@ def runaway_reason(problem: Problem) -> str | None:
     """Say which exponents send N to 0 in the product form, or None where they do not.
 
     Shrinking N by a factor buys that factor more RL tokens and samples; that pays for ever once
-    rho + gamma >= alpha, counting only the factors whose decision is free to grow.
+    rho + gamma >= alpha (the larger of the two where they overlap), counting only decisions that are free to grow.
     """
     law = problem.law
     if not isinstance(law, Product) or not problem.open_lower[0]:
         return None
-    counted = []
-    if law.rl is not None and problem.open_upper[2]:
-        counted.append(("law.rl.exponent", float(law.rl.exponent)))
-    if law.test_time is not None and problem.open_upper[3] and not law.test_time.floor_share:
-        counted.append(("law.test_time.exponent", float(law.test_time.exponent)))
+    rl, test_time, counted = law.joint.rl, law.joint.test_time, []
+    if rl is not None and problem.open_upper[2]:
+        counted.append(("law.rl.exponent", float(rl.exponent)))
+    if test_time is not None and problem.open_upper[3] and not test_time.floor_share:
+        counted.append(("law.test_time.exponent", float(test_time.exponent)))
+    if law.joint.overlap is not None:
+        counted = [max(counted, key=lambda pair: pair[1])] if counted else []
     alpha = float(law.pretraining.size_exponents()[0])
     total = sum(value for _, value in counted)
     if total < alpha:

@@ -184,9 +184,10 @@ def _reduced_curvature(d: Derivatives, multiplier, active, binding):
 @partial(jax.jit, static_argnames="max_steps")
 def polish(problem: Problem, z: Float[ArrayLike, "4"], *, max_steps: int = MAX_STEPS) -> KktPoint:
     """Run Newton from z to a KKT point; vmap over problems or starts at will."""
-    z = jnp.clip(z, problem.lower, problem.upper)
     fixed = problem.lower == problem.upper
-    active = jnp.where(fixed | (z - problem.lower < 1e-7), -1, jnp.where(problem.upper - z < 1e-7, 1, 0))
+    at_lower, at_upper = fixed | (z - problem.lower < 1e-7), problem.upper - z < 1e-7
+    active = jnp.where(at_lower, -1, jnp.where(at_upper, 1, 0))
+    z = jnp.where(at_lower, problem.lower, jnp.where(at_upper, problem.upper, z))
     zero, nothing = jnp.asarray(0.0), jnp.zeros(4)
     state = _State(
         z=z,

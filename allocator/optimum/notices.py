@@ -49,7 +49,7 @@ def _law(scenario: Scenario, built: Built) -> Iterator[Notice]:
         )
     chosen = equal_cost_exponent(*built.pretraining.size_exponents())
     if isinstance(law, Product):
-        for path, term in (("law.rl.exponent", law.rl), ("law.test_time.exponent", law.test_time)):
+        for path, term in (("law.rl.exponent", law.joint.rl), ("law.test_time.exponent", law.joint.test_time)):
             if term is not None and math.isclose(float(term.exponent), chosen, rel_tol=1e-6):
                 yield Notice(
                     "exponents_chosen_for_equal_cost",

@@ -1,7 +1,7 @@
 """A scenario turned into the problem that the optimiser solves, with what the plan must tell about its parts."""
 
 from dataclasses import dataclass
-from math import nan
+from math import isnan, nan
 from typing import Any
 
 from allocator import catalog
@@ -13,7 +13,7 @@ from allocator.costs import (
     Machine,
     PhaseCost,
 )
-from allocator.errors import InfeasibleError
+from allocator.errors import InfeasibleError, ScenarioError
 from allocator.laws.additive import Additive
 from allocator.laws.law import Law, PretrainingLaw
 from allocator.laws.presets import pretraining_law
@@ -51,6 +51,7 @@ def build(scenario: Scenario, law: Law | None = None) -> Built:
         law = _lifetime_law(scenario, pretraining)
     costs = build_costs(scenario)
     kind, value, currency = objective_of(scenario)
+    _require_figures(costs, currency)
     if kind == "target_loss" and value <= law.floor:
         raise InfeasibleError(
             f"objective.target_loss: {value:g} must be > {law.floor:g}, the law's floor, which no budget goes below",
@@ -119,6 +120,34 @@ def build_costs(scenario: Scenario) -> Costs:
         prompt_tokens=prompts,
         pretrain_mfu=nan if pretrain_mfu is None else pretrain_mfu,
     )
+
+
+def _require_figures(costs: Costs, currency: str) -> None:
+    """Refuse a currency whose figures nobody gave; a phase that costs nothing needs none."""
+    if currency == "compute_flop":
+        return
+    lines = []
+    if isnan(costs.pretrain_mfu):
+        lines.append(f"pretraining.mfu: required, since the objective counts {currency}")
+    phases = [("pretraining", costs.pretrain), ("rl", costs.rl)]
+    if costs.lifetime_tokens > 0:
+        phases.append(("inference", costs.decode))
+    needs = {"peak_flop_per_s": "a chip"} | {
+        "chip_hours": {},
+        "usd": {"usd_per_chip_hour": "a chip with a known price"},
+        "energy_joule": {"power_w": "a chip with a known power"},
+    }[currency]
+    for figure, instead in needs.items():
+        lacking = [name for name, phase in phases if isnan(getattr(phase.machine, figure))]
+        if len(lacking) == len(phases):
+            lines.append(f"hardware.{figure}: required (or {instead}), since the objective counts {currency}")
+        else:
+            lines += [
+                f"hardware.{name}.{figure}: required (or {instead}), since the objective counts {currency}"
+                for name in lacking
+            ]
+    if lines:
+        raise ScenarioError(lines)
 
 
 def lifetime_tokens(scenario: Scenario) -> float:

@@ -61,9 +61,6 @@ def _objective(values):
         yield f"objective: {found}; exactly one of {', '.join(OBJECTIVES)}"
     if "currency" in section and "target_loss" not in section:
         yield "objective.currency: goes with target_loss only; a budget names its own currency"
-    needs = [key for key in (*given, section.get("currency")) if key in ("chip_hours", "usd", "energy_joule")]
-    if needs and not _section(values, "hardware"):
-        yield f"objective: {needs[0]} needs [hardware] with a chip and an mfu"
 
 
 def _law(values, folder):

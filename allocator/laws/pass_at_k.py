@@ -1,0 +1,68 @@
+"""Repeated sampling over problems whose difficulty is beta-distributed."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax.scipy.special import gammaln
+from jaxtyping import Array, Float
+
+from allocator import precision  # noqa: F401  (float64 before the first array)
+from allocator.errors import LawError
+from allocator.laws.checks import require_positive
+from allocator.laws.law import Point, PretrainingLaw, RlAxis
+from allocator.laws.rl import NO_RL, SaturatingRl
+
+
+def log_fail_at_k(mean: Float[Array, ""], spread: Float[Array, ""], k: Float[Array, ""]) -> Float[Array, ""]:
+    r"""Log of the expected share of problems that k samples all miss, when pass@1 is Beta(mu nu, (1 - mu) nu).
+
+    $$1 - \text{pass@}k = B(\mu\nu, (1 - \mu)\nu + k) / B(\mu\nu, (1 - \mu)\nu)$$
+    """
+    a, b = mean * spread, (1 - mean) * spread
+    return gammaln(b + k) - gammaln(a + b + k) - gammaln(b) + gammaln(a + b)
+
+
+class PassAtK(eqx.Module):
+    r"""Approach 2 of T^2: pass@k from the pre-training loss.
+
+    $$\mu = \theta_2 / (1 + e^{\theta_1 (L_0 - \theta_0)}),\quad \nu = e^{\theta_3 + \theta_4 L_0}$$
+
+    The loss is -log pass@k. RL adds `rl_logit_exponent` log(1 + R/R0) to the logit of mu. Valid for k >= 1.
+    Source: arXiv 2604.01411, section 3.2, which prints no constants; the RL shift is this project's assumption.
+    """
+
+    pretraining: PretrainingLaw
+    th0: float  # loss at which pass@1 is half its limit, nats/token
+    th1: float  # token/nat
+    th2: float  # pass@1 at low loss
+    th3: float
+    th4: float  # token/nat
+    rl: SaturatingRl | None = None  # its exponent is the logit's
+
+    def __check_init__(self):
+        require_positive(self, "th1", "th2")
+        if isinstance(self.th2, float) and self.th2 >= 1:
+            raise LawError(f"PassAtK.th2: pass@1 must stay < 1, got {self.th2}")
+
+    @property
+    def floor(self) -> float:
+        """-log pass@k can reach 0."""
+        return 0.0
+
+    @property
+    def rl_axis(self) -> RlAxis:
+        """Coordinate of RL tokens."""
+        return NO_RL if self.rl is None else self.rl
+
+    def log_reducible(self, point: Point) -> Float[Array, ""]:
+        """Natural log of -log pass@k."""
+        loss = self.pretraining.floor + jnp.exp(self.pretraining.log_reducible(point.log_n, point.log_d))
+        mean = self.th2 * jax.nn.sigmoid(-self.th1 * (loss - self.th0))
+        if self.rl is not None:
+            logit = jnp.log(mean) - jnp.log1p(-mean) - self.rl.log_factor(point.rl)
+            mean = jax.nn.sigmoid(logit)
+        spread = jnp.exp(self.th3 + self.th4 * loss)
+        log_fail = log_fail_at_k(mean, spread, jnp.exp(point.log_k))
+        # -log(1 - e^t) is e^t to double precision once t < -37, and its log would underflow long before.
+        certain = log_fail < -37.0
+        return jnp.where(certain, log_fail, jnp.log(-jnp.log1p(-jnp.exp(jnp.where(certain, -1.0, log_fail)))))

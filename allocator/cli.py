@@ -115,7 +115,11 @@ def catalog(
     else:
         listing = listings.entries(kind.value) if name is None else listings.entry(kind.value, name)
     if out is not None:
-        _write(out, {f"{listing.name}.csv": listing.to_csv(), f"{listing.name}.json": _json(listing.to_dict())}, quiet=as_json)
+        _write(
+            out,
+            {f"{listing.name}.csv": listing.to_csv(), f"{listing.name}.json": _json(listing.to_dict())},
+            quiet=as_json,
+        )
     if as_json:
         print(_json(listing.to_dict()))
     else:

@@ -5,6 +5,7 @@ times an overhead, so that all phases are counted at the pre-training MFU; chip-
 paid FLOP / (peak x pre-training MFU).
 """
 
+from math import nan
 from typing import NamedTuple, Protocol
 
 import equinox as eqx
@@ -28,25 +29,62 @@ class Overhead(Protocol):
         ...
 
 
-class ConstantOverhead(eqx.Module):
-    """The same overhead at every size."""
+class Mfu(Protocol):
+    """Model FLOP utilisation of a phase."""
+
+    def __call__(self, log_n: Float[Array, ""]) -> Float[Array, ""]:
+        """MFU of a model with N active parameters, in (0, 1]."""
+        ...
+
+
+class Constant(eqx.Module):
+    """The same overhead or MFU at every size."""
 
     value: float
 
-    def __check_init__(self):
-        require_positive(self, "value")
+    def __call__(self, log_n: Float[Array, ""]) -> Float[Array, ""]:
+        """The value, dimensionless."""
+        return jnp.asarray(self.value, float)
+
+
+class RelativeOverhead(eqx.Module):
+    """Overhead from MFUs: pre-training's over the phase's own, each a function of N."""
+
+    pretrain: Mfu
+    phase: Mfu
 
     def __call__(self, log_n: Float[Array, ""]) -> Float[Array, ""]:
         """Overhead, dimensionless."""
-        return jnp.asarray(self.value, float)
+        return self.pretrain(log_n) / self.phase(log_n)
+
+
+class RolloutMfu(eqx.Module):
+    """MFU of RL end to end: 2 of kappa FLOP are decoded, the rest is the learner's.
+
+    kappa / (2 / MFU_decode + (kappa - 2) / MFU_train): the times of both parts add.
+    """
+
+    decode: Mfu
+    train: Mfu
+    flop_per_param_token: float  # kappa >= 2
+
+    def __call__(self, log_n: Float[Array, ""]) -> Float[Array, ""]:
+        """MFU, dimensionless."""
+        kappa = self.flop_per_param_token
+        return kappa / (2 / self.decode(log_n) + (kappa - 2) / self.train(log_n))
+
+
+def as_function(value: "Overhead | Mfu | float") -> "Overhead | Mfu":
+    """Take a number for the same number at every N."""
+    return value if callable(value) else Constant(float(value))
 
 
 class Machine(eqx.Module):
     """Where a phase runs; unknown figures are NaN, and then the currencies that need them are NaN."""
 
-    peak_flop_per_s: float = float("nan")  # dense, of the dtype in use
-    usd_per_chip_hour: float = float("nan")
-    power_w: float = float("nan")
+    peak_flop_per_s: float = nan  # dense, of the dtype in use
+    usd_per_chip_hour: float = nan
+    power_w: float = nan
 
     def __check_init__(self):
         names = ("peak_flop_per_s", "usd_per_chip_hour", "power_w")
@@ -57,11 +95,13 @@ class PhaseCost(eqx.Module):
     """One phase's price per parameter and token."""
 
     flop_per_param_token: float
-    overhead: Overhead
+    overhead: Overhead = eqx.field(converter=as_function)
     machine: Machine = Machine()
 
     def __check_init__(self):
         require_positive(self, "flop_per_param_token")
+        if isinstance(self.overhead, Constant):
+            require_positive(self.overhead, "value")
 
 
 class Rates(NamedTuple):
@@ -82,7 +122,7 @@ class Costs(eqx.Module):
     prefill: PhaseCost  # on the machine of decode
     lifetime_tokens: float  # T, output tokens served at k = 1
     prompt_tokens: float = 0.0  # charged once per query, whatever k is
-    pretrain_mfu: float = float("nan")  # NaN: unknown, then only FLOP can be counted
+    pretrain_mfu: Mfu = eqx.field(converter=as_function, default=nan)  # NaN: unknown, then only FLOP can be counted
 
     def __check_init__(self):
         require_positive(self, "lifetime_tokens", "prompt_tokens", zero=True)
@@ -104,7 +144,7 @@ class Costs(eqx.Module):
 
         def per_token(phase: PhaseCost, machine: Machine):
             paid_flop = n * phase.flop_per_param_token * phase.overhead(log_n)
-            return paid_flop * self.price_of_flop(machine, currency)
+            return paid_flop * self.price_of_flop(machine, currency, log_n)
 
         return Rates(
             per_token(self.pretrain, self.pretrain.machine),
@@ -113,11 +153,11 @@ class Costs(eqx.Module):
             per_token(self.prefill, self.decode.machine) * self.prompt_tokens,
         )
 
-    def price_of_flop(self, machine: Machine, currency: str):
+    def price_of_flop(self, machine: Machine, currency: str, log_n: Float[Array, ""] | float):
         """Units of currency per paid FLOP."""
         if currency == "compute_flop":
             return 1.0
-        chip_seconds = 1 / (machine.peak_flop_per_s * self.pretrain_mfu)
+        chip_seconds = 1 / (machine.peak_flop_per_s * self.pretrain_mfu(jnp.asarray(log_n)))
         if currency == "chip_hours":
             return chip_seconds / SECONDS_PER_HOUR
         if currency == "usd":

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import allocator
-from allocator.costs import ConstantOverhead, Costs, PhaseCost
+from allocator.costs import Constant, Costs, PhaseCost
 from allocator.laws.chinchilla import Chinchilla
 from allocator.laws.law import Point
 from allocator.laws.product import Product
@@ -62,7 +62,7 @@ def token_prices(costs: Costs) -> tuple[float, float]:
 
 def l01(row):
     """A falling plus a rising cost, as a user's law of one decision under a budget that is never reached."""
-    one = PhaseCost(1.0, ConstantOverhead(1.0))
+    one = PhaseCost(1.0, Constant(1.0))
     costs = Costs(one, one, one, one, 1.0)
     fixed = {"n_active": 1.0, "d_rl": 1.0, "k": 1.0}
     # The row's note: with a x^-p + b x^q the optimum has A/B = q/p, so that equality needs p = q.

@@ -17,7 +17,7 @@ import pytest
 
 import allocator
 from allocator import catalog
-from allocator.costs import ConstantOverhead, Costs, PhaseCost
+from allocator.costs import Constant, Costs, PhaseCost
 from allocator.errors import SolveError
 from allocator.laws.additive import Additive
 from allocator.laws.chinchilla import Chinchilla, equal_cost_exponent
@@ -71,11 +71,11 @@ def preset(name: str):
 
 
 def costs(lifetime_tokens=0.0, *, kappa=2.0, rl_overhead=1.0, serve_overhead=1.0) -> Costs:
-    one = ConstantOverhead(1.0)
+    one = Constant(1.0)
     return Costs(
         PhaseCost(6.0, one),
-        PhaseCost(kappa, ConstantOverhead(rl_overhead)),
-        PhaseCost(2.0, ConstantOverhead(serve_overhead)),
+        PhaseCost(kappa, Constant(rl_overhead)),
+        PhaseCost(2.0, Constant(serve_overhead)),
         PhaseCost(2.0, one),
         lifetime_tokens,
     )
@@ -374,8 +374,8 @@ def k_10(row: Row) -> None:
 
 def k_11(row: Row) -> None:
     for pretrain, serve, demand in ((1.0, 3.0, 2.592e14), (1.3, 7.0, 1e12)):
-        one = ConstantOverhead(1.0)
-        decode, train = PhaseCost(2.0, ConstantOverhead(serve)), PhaseCost(6.0, ConstantOverhead(pretrain))
+        one = Constant(1.0)
+        decode, train = PhaseCost(2.0, Constant(serve)), PhaseCost(6.0, Constant(pretrain))
         prices = Costs(train, PhaseCost(2.0, one), decode, PhaseCost(2.0, one), demand)
         for n in (1e9, 1e11, 1e13):
             d = demand * serve / (3 * pretrain)

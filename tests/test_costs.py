@@ -7,12 +7,12 @@ import jax.numpy as jnp
 import pytest
 
 import allocator
-from allocator.costs import ConstantOverhead, Costs, Machine, PhaseCost
+from allocator.costs import Constant, Costs, Machine, PhaseCost
 from allocator.errors import LawError
 from allocator.scenario.building import build_costs
 
 H100 = Machine(peak_flop_per_s=989e12, usd_per_chip_hour=2.0, power_w=700.0)  # vendor's dense bf16 peak and TDP
-ONE = ConstantOverhead(1.0)
+ONE = Constant(1.0)
 LLAMA_N, LLAMA_D = 405e9, 15.6e12  # arXiv 2407.21783, section 3.2
 
 
@@ -21,9 +21,9 @@ def costs(
 ) -> Costs:
     return Costs(
         PhaseCost(6.0, ONE, machine),
-        PhaseCost(4.0, ConstantOverhead(5.0), machine),
-        PhaseCost(2.0, ConstantOverhead(3.0), machine),
-        PhaseCost(2.0, ConstantOverhead(1.5), machine),
+        PhaseCost(4.0, Constant(5.0), machine),
+        PhaseCost(2.0, Constant(3.0), machine),
+        PhaseCost(2.0, Constant(1.5), machine),
         lifetime_tokens,
         prompt_tokens,
         mfu,
@@ -211,8 +211,8 @@ def test_jit_vmap_and_grad_pass_through_costs():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: ConstantOverhead(0.0), "ConstantOverhead.value: must be > 0 and finite, got 0.0"),
-        (lambda: ConstantOverhead(math.nan), "ConstantOverhead.value: must be > 0 and finite, got nan"),
+        (lambda: Constant(0.0), "Constant.value: must be > 0 and finite, got 0.0"),
+        (lambda: Constant(math.nan), "Constant.value: must be > 0 and finite, got nan"),
         (lambda: PhaseCost(-2.0, ONE), "PhaseCost.flop_per_param_token: must be > 0 and finite, got -2.0"),
         (lambda: Machine(peak_flop_per_s=0.0), "Machine.peak_flop_per_s: must be > 0 and finite, got 0.0"),
         (lambda: Machine(usd_per_chip_hour=-1.0), "Machine.usd_per_chip_hour: must be > 0 and finite, got -1.0"),

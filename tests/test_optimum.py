@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize
 
 import allocator
-from allocator.costs import ConstantOverhead, Costs, PhaseCost
+from allocator.costs import Constant, Costs, PhaseCost
 from allocator.errors import InfeasibleError, ScenarioError, SolveError
 from allocator.laws.additive import Additive
 from allocator.laws.chinchilla import Chinchilla
@@ -51,21 +51,22 @@ def shares(plan: allocator.Plan) -> dict[str, float]:
 
 
 def costs(demand: float = 1e13, *, kappa: float = 3.0, rl: float = 3.0, serve: float = 3.0) -> Costs:
-    one = ConstantOverhead(1.0)
+    one = Constant(1.0)
     return Costs(
-        PhaseCost(6.0, one), PhaseCost(kappa, ConstantOverhead(rl)), PhaseCost(2.0, ConstantOverhead(serve)),
+        PhaseCost(6.0, one), PhaseCost(kappa, Constant(rl)), PhaseCost(2.0, Constant(serve)),
         PhaseCost(2.0, one), demand,
     )  # fmt: skip
 
 
-def reducible(law: Law, n: float, d: float, r: float, k: float) -> float:
+def reducible(law: Product, n: float, d: float, r: float, k: float) -> float:
     """L - E of Chinchilla with an RL factor and a power of k in the product form, in plain floats."""
     base = law.pretraining.a * n**-law.pretraining.alpha + law.pretraining.b * d**-law.pretraining.beta
-    if isinstance(law.rl, SaturatingRl):
-        base *= (1 + r / law.rl.scale_tokens) ** -law.rl.exponent
-    elif isinstance(law.rl, PowerRl):
-        base *= (r / law.rl.unit_tokens) ** -law.rl.exponent
-    return base * k**-law.test_time.exponent
+    rl, test_time = law.joint.rl, law.joint.test_time
+    if isinstance(rl, SaturatingRl):
+        base *= (1 + r / rl.scale_tokens) ** -rl.exponent
+    elif isinstance(rl, PowerRl):
+        base *= (r / rl.unit_tokens) ** -rl.exponent
+    return base * k**-test_time.exponent
 
 
 # --- model.md's table of optima, in its own digits ---
@@ -311,7 +312,7 @@ def test_plan_costs_its_budget_and_nothing_on_the_budget_is_better(problem: Prob
     for width in (1e-3, 0.1, 1.0, 3.0):
         for _ in range(25):
             factors = np.exp(rng.normal(0, width, 3))
-            other_r = r * factors[1] if r > 0 else abs(rng.normal()) * width * law.rl.scale_tokens
+            other_r = r * factors[1] if r > 0 else abs(rng.normal()) * width * law.joint.rl.scale_tokens
             other_n, other_k = n * factors[0], k if problem.lower[3] == problem.upper[3] else k * factors[2]
             left = budget / other_n - kappa * other_r - serve * other_k * prices.lifetime_tokens
             if left > 0:
@@ -441,7 +442,7 @@ def test_least_allowed_decisions_may_beat_the_target():
 def test_law_with_a_best_amount_of_its_own_leaves_the_rest_of_the_budget(budget: float):
     """3/D + 5 D is least at D = sqrt(3/5), far inside the budget."""
     law = allocator.UserLaw(lambda n, d, r, k: (3.0 / d + 5.0 * d) * n**-0.1)
-    one = PhaseCost(1.0, ConstantOverhead(1.0))
+    one = PhaseCost(1.0, Constant(1.0))
     fixed = {"n_active": 1.0, "d_rl": 1e-3, "k": 1.0}
     solution = optimise(make_problem(law, Costs(one, one, one, one, 1.0), budget=budget, fixed=fixed))
     assert solution.decision.d_pretrain == pytest.approx(math.sqrt(3 / 5), rel=1e-7)

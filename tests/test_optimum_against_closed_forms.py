@@ -12,7 +12,7 @@ import pytest
 from scipy.optimize import brentq
 
 import allocator
-from allocator.costs import ConstantOverhead, Costs, PhaseCost
+from allocator.costs import Constant, Costs, PhaseCost
 from allocator.laws.additive import Additive
 from allocator.laws.chinchilla import Chinchilla
 from allocator.laws.product import Product
@@ -138,11 +138,11 @@ def law_of(family: str, x: Numbers, floor: float = 1.7) -> Product | Additive:
 
 def costs_of(x: Numbers, *, flop: float = 1.0, token: float = 1.0) -> Costs:
     """Costs with FLOP and tokens counted in other units: `flop` and `token` are the old units in the new ones."""
-    unit, one = flop / token, ConstantOverhead(1.0)
+    unit, one = flop / token, Constant(1.0)
     return Costs(
         PhaseCost(6.0 * unit, one),
-        PhaseCost(x.kappa * unit, ConstantOverhead(x.rl_overhead)),
-        PhaseCost(2.0 * unit, ConstantOverhead(x.serve_overhead)),
+        PhaseCost(x.kappa * unit, Constant(x.rl_overhead)),
+        PhaseCost(2.0 * unit, Constant(x.serve_overhead)),
         PhaseCost(2.0 * unit, one),
         x.demand * token,
     )

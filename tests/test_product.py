@@ -1,5 +1,7 @@
 """The product form against mpmath, and its limits."""
 
+import math
+
 import jax
 import jax.numpy as jnp
 import mpmath
@@ -8,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from allocator.errors import LawError
 from allocator.laws.chinchilla import Chinchilla
 from allocator.laws.law import Point
 from allocator.laws.product import Product
@@ -33,7 +36,7 @@ def derivatives(law, z):
 
 def exact(law: Product, n, d, r, k):
     """L - E in mpmath, from decisions."""
-    base, rl, test_time = law.pretraining, law.rl, law.test_time
+    base, rl, test_time = law.pretraining, law.joint.rl, law.joint.test_time
     total = mpmath.mpf(base.a) * n ** -mpmath.mpf(base.alpha) + mpmath.mpf(base.b) * d ** -mpmath.mpf(base.beta)
     if isinstance(rl, SaturatingRl):
         total *= (1 + r / mpmath.mpf(rl.scale_tokens)) ** -mpmath.mpf(rl.exponent)
@@ -51,8 +54,8 @@ def exact(law: Product, n, d, r, k):
         SATURATING,
         POWER,
         Product(BESIROGLU),
-        Product(BESIROGLU, rl=POWER.rl),
-        Product(BESIROGLU, test_time=POWER.test_time),
+        Product(BESIROGLU, rl=POWER.joint.rl),
+        Product(BESIROGLU, test_time=POWER.joint.test_time),
     ],
     ids=["saturating", "power", "pre-training alone", "no test time", "no RL"],
 )
@@ -111,5 +114,73 @@ def test_jit_vmap_and_grad_pass_through_the_law():
     batch = jax.jit(jax.vmap(lambda law, z: law.log_reducible(Point(*z)), in_axes=(None, 0)))(SATURATING, z)
     assert np.asarray(batch) == pytest.approx([float(value(SATURATING)(row)) for row in z], rel=1e-15)
     slopes = jax.jit(jax.grad(lambda law, z: law.log_reducible(Point(*z))))(POWER, z[0])
-    assert float(slopes.rl.exponent) == pytest.approx(-10.0, rel=1e-14)
-    assert float(slopes.test_time.exponent) == pytest.approx(-2.0, rel=1e-14)
+    assert float(slopes.joint.rl.exponent) == pytest.approx(-10.0, rel=1e-14)
+    assert float(slopes.joint.test_time.exponent) == pytest.approx(-2.0, rel=1e-14)
+
+
+# --- overlap: h = (u^om + v^om - 1)^(-1/om), u = 1/f, v = 1/g (model.md, section 2) ---
+
+OVERLAPS = [1e-9, 1e-3, 0.3, 1.0, 2.5, 40.0, 1e4]
+EXTENTS = st.floats(0, 12)  # x = -log f and y = -log g
+
+
+def overlapping(overlap: float | None) -> Product:
+    """Exponents of 1, so that the RL coordinate is x and log k is y."""
+    return Product(BESIROGLU, SaturatingRl(1.0, 1e9), TestTime(1.0), overlap)
+
+
+def log_h(overlap: float | None, x: float, y: float) -> float:
+    start = float(BESIROGLU.log_reducible(25.0, 30.0))
+    return float(overlapping(overlap).log_reducible(Point(25.0, 30.0, x, y))) - start
+
+
+def exact_log_h(overlap: float, x: float, y: float):
+    om = mpmath.mpf(overlap)
+    return -mpmath.log(mpmath.exp(om * x) + mpmath.exp(om * y) - 1) / om
+
+
+@pytest.mark.parametrize("overlap", OVERLAPS)
+@given(x=EXTENTS, y=EXTENTS)
+def test_overlap_matches_mpmath(overlap: float, x: float, y: float):
+    with mpmath.workdps(60):
+        want = float(exact_log_h(overlap, x, y))
+    assert log_h(overlap, x, y) == pytest.approx(want, rel=1e-12, abs=1e-14)
+
+
+@pytest.mark.parametrize("overlap", OVERLAPS)
+@pytest.mark.parametrize(("x", "y"), [(0.0, 0.0), (0.0, 2.0), (1.0, 1.0), (0.3, 4.0), (6.0, 0.01)])
+def test_slopes_and_bends_of_overlap_match_mpmath(overlap: float, x: float, y: float):
+    gradient, hessian = (np.asarray(part) for part in derivatives(overlapping(overlap), jnp.array([25.0, 30.0, x, y])))
+    with mpmath.workdps(60):
+        om = mpmath.mpf(overlap)
+        p, q = mpmath.exp(om * x), mpmath.exp(om * y)
+        total = p + q - 1
+        slopes = [float(-part / total) for part in (p, q)]
+        bends = [float(-om * p * (q - 1) / total**2), float(om * p * q / total**2), float(-om * q * (p - 1) / total**2)]
+    assert gradient[2:] == pytest.approx(slopes, rel=1e-9, abs=1e-12)
+    assert hessian[2:, 2:][np.triu_indices(2)] == pytest.approx(bends, rel=1e-7, abs=1e-10)
+
+
+@given(EXTENTS, EXTENTS)
+def test_overlap_runs_from_the_product_to_the_better_of_the_two(x: float, y: float):
+    product = log_h(None, x, y)
+    assert product == pytest.approx(-(x + y), abs=1e-12)
+    assert log_h(1e-12, x, y) == pytest.approx(product, abs=1e-9)
+    assert log_h(1e6, x, y) == pytest.approx(-max(x, y), abs=2e-6)  # log 2 / om off at x = y
+    effects = [log_h(overlap, x, y) for overlap in (None, 0.1, 1.0, 10.0)]
+    assert all(np.diff(effects) >= -1e-13)
+
+
+@given(EXTENTS)
+def test_one_lever_alone_has_nothing_to_overlap_with(x: float):
+    for overlap in OVERLAPS:
+        assert log_h(overlap, x, 0.0) == pytest.approx(-x, abs=1e-13)
+        assert log_h(overlap, 0.0, x) == pytest.approx(-x, abs=1e-13)
+
+
+def test_overlap_refuses_the_pure_power_and_values_out_of_range():
+    with pytest.raises(LawError, match="overlap: needs the RL factor"):
+        Product(BESIROGLU, PowerRl(0.1, 1e9), TestTime(0.1), 1.0)
+    for value in (-1.0, math.nan, math.inf):
+        with pytest.raises(LawError, match=rf"overlap: must be > 0 and finite, got {value}$"):
+            overlapping(value)

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from allocator.costs import ConstantOverhead
+from allocator.costs import Constant
 from allocator.laws.additive import Additive
 from allocator.laws.chinchilla import Chinchilla
 from allocator.laws.gadre import Gadre
@@ -48,6 +48,4 @@ def _log_log_convex(law: PretrainingLaw) -> bool:
 
 def _constant_overheads(problem: Problem) -> bool:
     costs = problem.costs
-    return all(
-        isinstance(p.overhead, ConstantOverhead) for p in (costs.pretrain, costs.rl, costs.decode, costs.prefill)
-    )
+    return all(isinstance(p.overhead, Constant) for p in (costs.pretrain, costs.rl, costs.decode, costs.prefill))

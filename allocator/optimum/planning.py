@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import jax
+import numpy as np
 import scipy
 
 import allocator
@@ -136,7 +137,8 @@ def _plan(
 
 def _phases(built: Built, figures: Account) -> dict[str, Phase]:
     flop, costs = figures.flop, built.problem.costs
-    mfu = float(costs.pretrain_mfu)
+    log_n = math.log(figures.decision.n_active)
+    mfu = float(costs.pretrain_mfu(np.float64(log_n)))  # pyright: ignore[reportArgumentType]
     machines = costs.pretrain.machine, costs.rl.machine, costs.decode.machine
     return {
         name: Phase(
@@ -146,9 +148,9 @@ def _phases(built: Built, figures: Account) -> dict[str, Phase]:
             # Pre-training's overhead is waste, not slowness: its MFU is that of the run itself.
             mfu=mfu if name == "pretrain" else mfu / figures.overheads[i],
             overhead=figures.overheads[i],
-            chip_hours=flop[i] * float(costs.price_of_flop(machines[i], "chip_hours")),
-            usd=flop[i] * float(costs.price_of_flop(machines[i], "usd")),
-            energy_joule=flop[i] * float(costs.price_of_flop(machines[i], "energy_joule")),
+            chip_hours=flop[i] * float(costs.price_of_flop(machines[i], "chip_hours", log_n)),
+            usd=flop[i] * float(costs.price_of_flop(machines[i], "usd", log_n)),
+            energy_joule=flop[i] * float(costs.price_of_flop(machines[i], "energy_joule", log_n)),
         )
         for i, name in enumerate(PHASES)
     }

@@ -1,4 +1,4 @@
-"""Compile what a solve needs while SciPy is still being imported: a command that solves once waits half a second less."""
+"""Compile what a solve needs while SciPy is still being imported: a command waits half a second less."""
 
 import threading
 from contextlib import suppress

@@ -8,7 +8,7 @@ from allocator import catalog
 from allocator.costs import (
     PRETRAIN_FLOP_PER_PARAM_TOKEN,
     SERVE_FLOP_PER_PARAM_TOKEN,
-    ConstantOverhead,
+    Constant,
     Costs,
     Machine,
     PhaseCost,
@@ -90,11 +90,11 @@ def build_costs(scenario: Scenario) -> Costs:
         scenario.pretraining.mfu, phases["pretraining"] and phases["pretraining"].mfu, hardware and hardware.mfu
     )
 
-    def overhead(given: float | None, *mfus: float | None) -> ConstantOverhead:
+    def overhead(given: float | None, *mfus: float | None) -> Constant:
         mfu = _first(*mfus)
         if mfu is not None and pretrain_mfu is not None:
-            return ConstantOverhead(pretrain_mfu / mfu)
-        return ConstantOverhead(DEFAULT_OVERHEAD if given is None else given)
+            return Constant(pretrain_mfu / mfu)
+        return Constant(DEFAULT_OVERHEAD if given is None else given)
 
     rl, inference = scenario.rl, scenario.inference
     decode = overhead(inference.overhead, inference.mfu, phases["inference"] and phases["inference"].mfu)
@@ -106,7 +106,7 @@ def build_costs(scenario: Scenario) -> Costs:
     return Costs(
         pretrain=PhaseCost(
             PRETRAIN_FLOP_PER_PARAM_TOKEN,
-            ConstantOverhead(scenario.pretraining.overhead),
+            Constant(scenario.pretraining.overhead),
             _machine(hardware, phases["pretraining"]),
         ),
         rl=PhaseCost(
@@ -127,7 +127,7 @@ def _require_figures(costs: Costs, currency: str) -> None:
     if currency == "compute_flop":
         return
     lines = []
-    if isnan(costs.pretrain_mfu):
+    if isinstance(costs.pretrain_mfu, Constant) and isnan(costs.pretrain_mfu.value):
         lines.append(f"pretraining.mfu: required, since the objective counts {currency}")
     phases = [("pretraining", costs.pretrain), ("rl", costs.rl)]
     if costs.lifetime_tokens > 0:

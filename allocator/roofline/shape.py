@@ -1,0 +1,108 @@
+"""A family of model shapes: one architecture, drawn larger or smaller, so that everything a step reads moves with N."""
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from allocator import precision  # noqa: F401  (float64 before the first array)
+from allocator.catalog import Record
+from allocator.errors import CatalogError
+from allocator.laws.checks import require_positive
+
+WEIGHT_BYTES = {"bf16": 2.0, "fp8": 1.0, "int8": 1.0, "fp4": 0.5}
+
+
+class Shape(eqx.Module):
+    """What one step of a model reads and computes, per token and per sequence, at one size."""
+
+    n_active: Float[Array, ""] | float
+    n_shared: Float[Array, ""] | float  # parameters outside routed experts
+    n_routed: Float[Array, ""] | float  # parameters of all routed experts
+    routed_share: Float[Array, ""] | float  # of a layer's routed experts, those that one token visits
+    kv_elements_per_token: Float[Array, ""] | float  # in layers whose cache grows with context
+    kv_elements_window: Float[Array, ""] | float  # in windows or linear states, once full
+    window: Float[Array, ""] | float  # tokens after which those are full; 0 for linear states, which always are
+    attention_flop: Float[Array, ""] | float  # per token of query and token of context, in layers without window
+    attention_flop_window: Float[Array, ""] | float  # the same in layers with a window
+
+    def weight_bytes(self, tokens: Float[Array, ""], bytes_per_weight: float) -> Float[Array, ""]:
+        """Bytes of weights that a step of so many tokens reads, under uniform routing."""
+        touched = 1 - (1 - self.routed_share) ** tokens
+        return bytes_per_weight * (self.n_shared + self.n_routed * touched)
+
+    def total_bytes(self, bytes_per_weight: float) -> Float[Array, ""]:
+        """Bytes that all weights occupy."""
+        return bytes_per_weight * (jnp.asarray(self.n_shared) + self.n_routed)
+
+    def kv_bytes(self, context: Float[Array, ""], bytes_per_element: float) -> Float[Array, ""]:
+        """Bytes of cache of one sequence."""
+        filled = jnp.minimum(context / jnp.maximum(self.window, 1.0), 1.0)
+        windows = jnp.where(jnp.asarray(self.window) > 0, filled, 1.0) * self.kv_elements_window
+        return bytes_per_element * (self.kv_elements_per_token * context + windows)
+
+    def attention_flop_per_token(self, context: Float[Array, ""]) -> Float[Array, ""]:
+        """FLOP of attention for one token that sees so much context."""
+        return self.attention_flop * context + self.attention_flop_window * jnp.minimum(context, self.window)
+
+
+class ShapeFamily(eqx.Module):
+    """One architecture at every size.
+
+    Layers, width and heads grow as N^(1/3) each; head dimension, KV heads, expert counts and sparsity stay. So the KV
+    cache per token grows as N^(1/3), attention FLOP as N^(2/3) and weights as N.
+    """
+
+    reference: Shape
+
+    def at(self, log_n: Float[Array, ""]) -> Shape:
+        """The shape with N = exp(log_n) active parameters."""
+        ref = self.reference
+        ratio = jnp.exp(log_n) / ref.n_active
+        third = ratio ** (1 / 3)
+        return Shape(
+            n_active=ref.n_active * ratio,
+            n_shared=ref.n_shared * ratio,
+            n_routed=ref.n_routed * ratio,
+            routed_share=ref.routed_share,
+            kv_elements_per_token=ref.kv_elements_per_token * third,
+            kv_elements_window=ref.kv_elements_window * third,
+            window=ref.window,
+            attention_flop=ref.attention_flop * third**2,
+            attention_flop_window=ref.attention_flop_window * third**2,
+        )
+
+
+def shape(record: Record) -> Shape:
+    """Build a shape from a catalogue model; raise `CatalogError` where it lacks the dimensions."""
+
+    def number(name: str, default: float | None = None) -> float:
+        value = record.fields.get(name)
+        if isinstance(value, float):
+            return value
+        if default is None:
+            raise CatalogError(f"{record.name}: {name} is not known, so its roofline cannot be drawn")
+        return default
+
+    layers, full = number("layers"), number("n_full_attn_layers")
+    total, d_model = number("n_total_computed"), number("d_model")
+    experts, active = number("n_experts", 0.0), number("n_experts_active", 0.0)
+    routed = number("n_moe_layers", 0.0) * experts * 3 * d_model * number("moe_d_ff", 0.0)  # gate, up and down
+    if record.fields.get("mla_kv_rank") is not None:
+        # Absorbed: scores against d_c + d_rope, values from d_c.
+        per_layer = 2 * number("n_heads") * (2 * number("mla_kv_rank") + number("mla_rope_dim"))
+    else:
+        per_layer = 4 * number("head_dim") * number("n_heads")
+    window = number("window", 0.0)
+    built = Shape(
+        n_active=number("n_active_computed"),
+        n_shared=total - routed,
+        n_routed=routed,
+        routed_share=active / experts if experts else 1.0,
+        kv_elements_per_token=number("kv_elems_per_token_marginal"),
+        kv_elements_window=number("kv_const_elems_per_seq", 0.0),
+        window=window,
+        attention_flop=per_layer * full,
+        attention_flop_window=per_layer * (layers - full) if window else 0.0,
+    )
+    require_positive(built, "n_active", "n_shared", "kv_elements_per_token")
+    return built

@@ -594,6 +594,14 @@ def test_certificate_is_the_model_s(law: Law, fixed: dict[str, float], kind: str
     assert solution.status == "optimal"
 
 
+@pytest.mark.parametrize("exponent", [0.04, 0.05, 0.088, 0.135])
+def test_lecture_with_the_size_free_is_certified_at_any_assumed_strength_of_rl(exponent: float):
+    """Over the range that model.md, section 2, assumes for rho, all minima in N are found and compared."""
+    plan = solve(SIZE_FREE, **{"law.rl.exponent": exponent})
+    assert plan.certificate.kind == "one_dimensional"
+    assert plan.status == "optimal"
+
+
 def test_plan_with_a_floor_share_has_shares_by_its_own_elasticity():
     """g = s + (1-s) k^-gamma has elasticity gamma (1-s) k^-gamma / g."""
     s, gamma = 0.3, 0.2

@@ -79,7 +79,7 @@ def test_prompts_are_charged_once_per_query_at_their_own_overhead(k: float):
 
 
 @pytest.mark.parametrize("key", ["lifetime_days", "prompt_tokens_per_output_token"])
-def test_an_overflow_is_told_by_its_key(key: str, capsys):
+def test_an_overflow_is_told_by_its_key(key: str):
     values = ["deployment.tokens_per_second=1e300", f"deployment.{key}=1e300"]
     with pytest.raises(ScenarioError, match="deployment"):
         build(scenario(*values))
@@ -111,10 +111,12 @@ def test_overheads_from_the_hardwares_mfus():
     assert (overhead(prices.rl), overhead(prices.decode)) == pytest.approx((4.0, 2.0), rel=1e-15)
 
 
-def test_pretrainings_own_mfu_wins_over_the_common_one():
-    prices = costs("hardware={ mfu = 0.4, pretraining = { mfu = 0.5 } }", "rl.mfu=0.1")
-    assert prices.pretrain_mfu == 0.5
-    assert overhead(prices.rl) == pytest.approx(5.0, rel=1e-15)
+@pytest.mark.parametrize("path", ["pretraining.mfu", "hardware.mfu", "hardware.pretraining.mfu"])
+def test_pretrainings_mfu_has_three_places(path: str):
+    given = scenario(f"{path}=0.5", "rl.mfu=0.1")
+    assert overhead(build_costs(given).rl) == pytest.approx(5.0, rel=1e-15)
+    plan = evaluate(given, n_active=1e11, d_pretrain=1e14, d_rl=1e14, k=1.0)
+    assert plan.phases["pretrain"].mfu == pytest.approx(0.5, rel=1e-15)
 
 
 def test_flop_by_phase_by_hand():
@@ -190,10 +192,11 @@ def test_chip_hours_and_usd_by_hand():
 
 
 def test_usd_by_hand_where_phases_run_on_different_chips():
-    given = scenario("hardware={ chip = 'h100-sxm', mfu = 0.4 }", "hardware.rl={ chip = 'b200' }", "objective.usd=1e9")
-    price, peak = (catalog.find("hardware", "b200").fields[k] for k in ("usd_per_chip_hour", "bf16_dense_flop_per_s"))
+    own = "hardware.rl={ chip = 'b200-sxm', usd_per_chip_hour = 5 }"
+    given = scenario("hardware={ chip = 'h100-sxm', mfu = 0.4 }", own, "objective.usd=1e9")
+    peak = catalog.find("hardware", "b200-sxm").fields["bf16_dense_flop_per_s"]
     plan = evaluate(given, n_active=1e11, d_pretrain=1e14, d_rl=1e14, k=1.0)
-    assert plan.phases["rl"].usd == pytest.approx(3 * 1e11 * 3 * 1e14 / (peak * 0.4 * 3600) * price, rel=1e-12)
+    assert plan.phases["rl"].usd == pytest.approx(3 * 1e11 * 3 * 1e14 / (peak * 0.4 * 3600) * 5, rel=1e-12)
     pretrain = 6 * 1e11 * 1e14 / (989e12 * 0.4 * 3600) * H100.fields["usd_per_chip_hour"]
     assert plan.phases["pretrain"].usd == pytest.approx(pretrain, rel=1e-12)
 

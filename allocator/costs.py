@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from allocator import precision  # noqa: F401  (float64 before the first array)
-from allocator.laws.checks import require_positive
+from allocator.laws.checks import require_number, require_positive
 from allocator.units import SECONDS_PER_HOUR
 
 PRETRAIN_FLOP_PER_PARAM_TOKEN = 6.0  # forward 2, backward 4; lecture, 01:20
@@ -41,6 +41,9 @@ class Constant(eqx.Module):
     """The same overhead or MFU at every size."""
 
     value: float
+
+    def __check_init__(self):
+        require_positive(self, "value")
 
     def __call__(self, log_n: Float[Array, ""]) -> Float[Array, ""]:
         """The value, dimensionless."""
@@ -74,9 +77,15 @@ class RolloutMfu(eqx.Module):
         return kappa / (2 / self.decode(log_n) + (kappa - 2) / self.train(log_n))
 
 
-def as_function(value: "Overhead | Mfu | float") -> "Overhead | Mfu":
+def _as_overhead(value: Overhead | float) -> Overhead:
     """Take a number for the same number at every N."""
-    return value if callable(value) else Constant(float(value))
+    return value if callable(value) else Constant(value)
+
+
+def _as_mfu(value: Mfu | float | None) -> Mfu | None:
+    if not callable(value):
+        require_number("Costs.pretrain_mfu", value, at_most=1.0)
+    return value if value is None or callable(value) else Constant(value)
 
 
 class Machine(eqx.Module):
@@ -95,13 +104,11 @@ class PhaseCost(eqx.Module):
     """One phase's price per parameter and token."""
 
     flop_per_param_token: float
-    overhead: Overhead = eqx.field(converter=as_function)
+    overhead: Overhead = eqx.field(converter=_as_overhead)
     machine: Machine = Machine()
 
     def __check_init__(self):
         require_positive(self, "flop_per_param_token")
-        if isinstance(self.overhead, Constant):
-            require_positive(self.overhead, "value")
 
 
 class Rates(NamedTuple):
@@ -122,7 +129,7 @@ class Costs(eqx.Module):
     prefill: PhaseCost  # on the machine of decode
     lifetime_tokens: float  # T, output tokens served at k = 1
     prompt_tokens: float = 0.0  # charged once per query, whatever k is
-    pretrain_mfu: Mfu = eqx.field(converter=as_function, default=nan)  # NaN: unknown, then only FLOP can be counted
+    pretrain_mfu: Mfu | None = eqx.field(converter=_as_mfu, default=None)  # None: then only FLOP can be counted
 
     def __check_init__(self):
         require_positive(self, "lifetime_tokens", "prompt_tokens", zero=True)
@@ -157,6 +164,8 @@ class Costs(eqx.Module):
         """Units of currency per paid FLOP."""
         if currency == "compute_flop":
             return 1.0
+        if self.pretrain_mfu is None:
+            return nan
         chip_seconds = 1 / (machine.peak_flop_per_s * self.pretrain_mfu(jnp.asarray(log_n)))
         if currency == "chip_hours":
             return chip_seconds / SECONDS_PER_HOUR

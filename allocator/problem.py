@@ -102,11 +102,17 @@ def make_problem(
     smallest = [smallest_rl if name == "d_rl" else SMALLEST for name in DECISIONS]
     low = [default if start is None else start for (start, _), default in zip(pairs, smallest, strict=True)]
     high = [LARGEST if stop is None else stop for _, stop in pairs]
-    limit = np.log(budget if budget is not None else (target_loss or 0.0) - law.floor)
+    limit = budget if target_loss is None else target_loss - float(law.floor)
+    if limit is None or not 0 < limit < np.inf:
+        raise ValueError(
+            f"budget: must be > 0 and finite, got {budget}"
+            if target_loss is None
+            else f"target_loss: must be > {float(law.floor):g}, the law's floor, and finite, got {target_loss}"
+        )
     problem = Problem(
         law=law,
         costs=costs,
-        log_limit=np.float64(limit),
+        log_limit=np.log(limit),
         minimise_cost=np.float64(budget is None),
         lower=np.zeros(4),
         upper=np.zeros(4),

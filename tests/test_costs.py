@@ -97,8 +97,8 @@ def test_each_phase_pays_for_its_own_machine():
 @pytest.mark.parametrize(
     ("machine", "mfu", "unknown"),
     [
-        (Machine(), math.nan, {"chip_hours", "usd", "energy_joule"}),
-        (H100, math.nan, {"chip_hours", "usd", "energy_joule"}),
+        (Machine(), None, {"chip_hours", "usd", "energy_joule"}),
+        (H100, None, {"chip_hours", "usd", "energy_joule"}),
         (Machine(peak_flop_per_s=989e12), 0.4, {"usd", "energy_joule"}),
         (Machine(peak_flop_per_s=989e12, usd_per_chip_hour=2.0), 0.4, {"energy_joule"}),
         (H100, 0.4, set()),

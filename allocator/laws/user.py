@@ -8,7 +8,7 @@ from jax.tree_util import Partial
 from jaxtyping import Array, Float
 
 from allocator import precision  # noqa: F401  (float64 before the first array)
-from allocator.laws.checks import require_positive
+from allocator.laws.checks import require_number
 from allocator.laws.law import Point, RlAxis
 from allocator.laws.rl import PowerRl, SaturatingRl
 
@@ -29,14 +29,12 @@ class UserLaw(eqx.Module):
     def __init__(self, function: Callable[..., Array], *, floor: float = 0.0, rl_scale_tokens: float | None = None):
         # A plain function is static; a module is a pytree whose numbers stay traceable.
         self.function = function if isinstance(function, eqx.Module) else Partial(function)  # pyright: ignore
+        require_number("UserLaw.floor", floor, zero=True)
         self.lower_loss = floor
         if rl_scale_tokens is None:
             self.axis = PowerRl(exponent=1.0, unit_tokens=1.0)
         else:
             self.axis = SaturatingRl(exponent=1.0, scale_tokens=rl_scale_tokens)
-
-    def __check_init__(self):
-        require_positive(self, "lower_loss", zero=True)
 
     @property
     def floor(self) -> float:

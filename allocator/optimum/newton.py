@@ -19,6 +19,7 @@ SETTLED = 1e-9  # residual at which the active set may change; the iteration its
 SIGN_TOLERANCE = 1e-10  # a multiplier this wrong is rounding
 ROUNDING = 1e-24  # squared residual below which steps are mostly noise
 SHORTEN, SHORTEST = 0.25, 1e-6  # backtracking
+LEAST_WEIGHT = 1e-3  # of the constraint in the merit
 
 
 class Derivatives(NamedTuple):
@@ -36,7 +37,7 @@ class KktPoint(NamedTuple):
     multiplier: Float[Array, ""]  # of the constraint, >= 0 at an optimum
     active: Int[Array, "4"]  # -1 at the lower bound, +1 at the upper, 0 free
     binding: Bool[Array, ""]  # the constraint holds with equality
-    residual: Float[Array, ""]  # norm of df + lam dg over free coordinates, and of g where binding
+    residual: Float[Array, ""]  # norm of df + lam dg over free coordinates, and of lam g where binding
     wrong_sign: Float[Array, ""]  # largest multiplier of a wrong sign, or constraint violation
     curvature: Float[Array, ""]  # smallest eigenvalue of the reduced Hessian; +inf where nothing is left free
     derivatives: Derivatives
@@ -80,6 +81,16 @@ def _residual(value, jacobian, state_multiplier, active, binding):
     return jnp.append(stationary, jnp.where(binding, value[1], state_multiplier))
 
 
+def _merit(residual, multiplier):
+    """Squared residual, with the constraint weighed by what it is worth: its multiplier.
+
+    Unweighed, the second-order error of a long step along the constraint would outweigh small elasticities, and the
+    iteration would creep.
+    """
+    weights = jnp.ones(5).at[4].set(jnp.maximum(jnp.abs(multiplier), LEAST_WEIGHT))
+    return jnp.sum((weights * residual) ** 2)
+
+
 def _least_squares_multiplier(jacobian, active, binding):
     free = active == 0
     df, dg = jnp.where(free, jacobian[0], 0.0), jnp.where(free, jacobian[1], 0.0)
@@ -118,7 +129,9 @@ def _change_active_set(problem: Problem, state: _State):
     wrong = _wrong_signs(problem, state.active, _gradient_of_lagrangian(state.at.jacobian, state.multiplier))
     worst = jnp.argmax(wrong)
     release = wrong[worst] > SIGN_TOLERANCE
-    slack = state.binding & (state.multiplier < -SIGN_TOLERANCE)
+    # Off where it holds the point back, and where no decision is left free to meet it with equality.
+    nothing_free = jnp.all(state.active != 0) & (state.at.value[1] < 0)
+    slack = state.binding & ((state.multiplier < -SIGN_TOLERANCE) | nothing_free)
     violated = ~state.binding & (state.at.value[1] > SIGN_TOLERANCE)
     active = jnp.where(release & (jnp.arange(4) == worst), 0, state.active)
     return active, (state.binding | violated) & ~slack, release | slack | violated
@@ -137,12 +150,12 @@ def _step(problem: Problem, state: _State) -> _State:
     # Near rounding only a real gain counts, or noise would keep the loop alive.
     gain = jnp.where(state.merit < ROUNDING, 0.1, 1 - 1e-3 * state.length)
     at_bound_already = (state.stopper >= 0) & (state.length < 1e-12)
-    accepted = ~started | at_bound_already | (residual @ residual < gain * state.merit)
+    accepted = ~started | at_bound_already | (_merit(residual, state.multiplier) < gain * state.merit)
 
     shorter = state.length * SHORTEN
     stalled = ~accepted & ((state.merit < ROUNDING) | (shorter < SHORTEST))
     changed_active, changed_binding, changed = _change_active_set(problem, state)
-    judged = stalled & (state.merit < SETTLED**2) & changed
+    judged = stalled & ((state.merit < SETTLED**2) | jnp.all(state.active != 0)) & changed
 
     def choose(if_accepted, if_judged, otherwise):
         return jnp.where(accepted, if_accepted, jnp.where(judged, if_judged, otherwise))
@@ -160,7 +173,7 @@ def _step(problem: Problem, state: _State) -> _State:
     dz, dlam = _newton_direction(here.at, here, residual)
     longest, stopper = _step_to_box(problem, here.z, dz)
     return here._replace(
-        merit=residual @ residual,
+        merit=_merit(residual, here.multiplier),
         dz=dz,
         dlam=dlam,
         length=choose(longest, longest, shorter),
@@ -182,8 +195,13 @@ def _reduced_curvature(d: Derivatives, multiplier, active, binding):
 
 
 @partial(jax.jit, static_argnames="max_steps")
-def polish(problem: Problem, z: Float[ArrayLike, "4"], *, max_steps: int = MAX_STEPS) -> KktPoint:
-    """Run Newton from z to a KKT point; vmap over problems or starts at will."""
+def polish(
+    problem: Problem, z: Float[ArrayLike, "4"], binding: Bool[ArrayLike, ""] = True, *, max_steps: int = MAX_STEPS
+) -> KktPoint:
+    """Run Newton from z to a KKT point; vmap over problems or starts at will.
+
+    `binding` says whether the constraint is taken to hold with equality at first.
+    """
     fixed = problem.lower == problem.upper
     at_lower, at_upper = fixed | (z - problem.lower < 1e-7), problem.upper - z < 1e-7
     active = jnp.where(at_lower, -1, jnp.where(at_upper, 1, 0))
@@ -193,7 +211,7 @@ def polish(problem: Problem, z: Float[ArrayLike, "4"], *, max_steps: int = MAX_S
         z=z,
         multiplier=zero,
         active=active,
-        binding=jnp.asarray(True),
+        binding=jnp.asarray(binding),
         at=Derivatives(jnp.zeros(2), jnp.zeros((2, 4)), jnp.zeros((2, 4, 4))),
         merit=jnp.asarray(jnp.inf),
         dz=nothing,

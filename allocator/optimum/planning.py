@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import jax
-import numpy as np
+import jax.numpy as jnp
 import scipy
 
 import allocator
@@ -138,7 +138,7 @@ def _plan(
 def _phases(built: Built, figures: Account) -> dict[str, Phase]:
     flop, costs = figures.flop, built.problem.costs
     log_n = math.log(figures.decision.n_active)
-    mfu = float(costs.pretrain_mfu(np.float64(log_n)))  # pyright: ignore[reportArgumentType]
+    mfu = math.nan if costs.pretrain_mfu is None else float(costs.pretrain_mfu(jnp.asarray(log_n)))
     machines = costs.pretrain.machine, costs.rl.machine, costs.decode.machine
     return {
         name: Phase(

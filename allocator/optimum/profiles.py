@@ -12,7 +12,7 @@ from allocator.optimum.newton import KktPoint, polish
 from allocator.optimum.starts import scan
 from allocator.problem import Problem, Vector
 
-SIZES = 101  # half apart in log N; the profile is made of powers below 1, which bend on a scale of 1/exponent > 1
+SIZES = 201  # a quarter apart in log N; the profile is made of powers below 1, which bend on a scale of 1/exponent > 1
 REACH = 25.0  # scanned on either side of the first optimum in log N: eleven decades
 
 
@@ -42,8 +42,10 @@ def minima_in_size(problem: Problem, z: Float[Vector, "4"]) -> Minima:
     high = min(float(problem.upper[0]), z[0] + REACH)
     log_n = np.linspace(low, high, SIZES)
     starts, merit = scan(problem, log_n).best_by_size()
-    points = jax.tree.map(np.asarray, _optima_at_sizes(problem, log_n, starts))
     lawful = np.isfinite(merit)
+    # A size that the budget cannot pay for is solved as its neighbour again: the batch would wait for it in vain.
+    stand_in = np.flatnonzero(lawful)[np.clip(np.cumsum(lawful) - 1, 0, None)] if lawful.any() else np.arange(SIZES)
+    points = jax.tree.map(np.asarray, _optima_at_sizes(problem, log_n[stand_in], starts[stand_in]))
     solved = lawful & (points.residual < 1e-8) & (points.wrong_sign < 1e-8)
     slope = points.derivatives.jacobian[:, 0, 0] + points.multiplier * points.derivatives.jacobian[:, 1, 0]
     found, slope = points.z[solved], slope[solved]

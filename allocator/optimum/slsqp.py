@@ -9,10 +9,14 @@ from allocator.problem import Problem
 
 FTOL = 1e-9  # tighter gains nothing: Newton finishes
 MAX_ITERATIONS = 200
+SLACK = 1e-4  # of log cost (or log loss): beyond what SLSQP leaves where the constraint binds
 
 
-def find_basin(problem: Problem, z: Float[np.ndarray, "4"]) -> Float[np.ndarray, "4"]:
-    """Return where SLSQP stops; its own verdict is ignored, since it calls wrong answers a success."""
+def find_basin(problem: Problem, z: Float[np.ndarray, "4"]) -> tuple[Float[np.ndarray, "4"], bool]:
+    """Return where SLSQP stops, and whether the constraint binds there.
+
+    Its own verdict is ignored, since it calls wrong answers a success.
+    """
     lower, upper = np.asarray(problem.lower), np.asarray(problem.upper)
     free = lower < upper
     whole = np.array(z, float)
@@ -36,5 +40,7 @@ def find_basin(problem: Problem, z: Float[np.ndarray, "4"]) -> Float[np.ndarray,
         method="SLSQP",
         options={"ftol": FTOL, "maxiter": MAX_ITERATIONS},
     )
-    whole[free] = np.clip(result.x, lower[free], upper[free])
-    return whole
+    x = np.clip(result.x, lower[free], upper[free])
+    slack = evaluate(x)[0][1] < -SLACK
+    whole[free] = x
+    return whole, not slack

@@ -118,11 +118,12 @@ def _infeasible(problem: Problem, grid: Grid) -> InfeasibleError:
 
 def _local_optimum(problem: Problem, z: Float[np.ndarray, "4"]) -> KktPoint | None:
     """SLSQP from z, then Newton; None unless what comes out verifies as a local optimum."""
-    return _polished(problem, find_basin(problem, z))
+    basin, binding = find_basin(problem, z)
+    return _polished(problem, basin, binding=binding)
 
 
-def _polished(problem: Problem, z: Float[np.ndarray, "4"]) -> KktPoint | None:
-    point = jax.tree.map(np.asarray, polish(problem, z))
+def _polished(problem: Problem, z: Float[np.ndarray, "4"], *, binding: bool = True) -> KktPoint | None:
+    point = jax.tree.map(np.asarray, polish(problem, z, binding))
     return point if _verifies(point) else None
 
 
@@ -130,7 +131,8 @@ def _residuals(point: KktPoint) -> tuple[float, float]:
     """(KKT residual over the largest elasticity, constraint residual as a relative error)."""
     value, jacobian = point.derivatives.value, point.derivatives.jacobian
     gradient = np.where(point.active == 0, jacobian[0] + point.multiplier * jacobian[1], 0.0)
-    scale = np.max(np.abs(jacobian[0]))
+    # Where no constraint binds, the optimum has no elasticity to be relative to.
+    scale = np.max(np.abs(jacobian[0])) if point.binding else 1.0
     constraint = np.expm1(value[1])
     return float(np.max(np.abs(gradient)) / scale), float(abs(constraint) if point.binding else max(constraint, 0.0))
 

@@ -11,8 +11,9 @@ from allocator.problem import LARGEST, SMALLEST, Problem
 
 SIZES = 256  # log N over a hundred decades: only a start, Newton does the rest
 BUDGETS = 128
-# Shares of D, R and k: equal, and none for RL, since at R = 0 the RL factor is ill-scaled to approach from above.
-SPLITS = np.array([[1, 1, 1], [1, 0, 1]]) / 3
+# Shares of D, R and k. Without RL, since at R = 0 the RL factor is ill-scaled to approach from above; with few
+# tokens D, since Newton takes long to get rid of tokens that a small model has no use for.
+SPLITS = np.array([[1, 1, 1], [1, 0, 1], [0.01, 1, 1], [0.01, 0, 1]])
 
 
 def _spend(problem: Problem, log_n, log_budget, shares) -> tuple[Array, Array]:

@@ -19,7 +19,7 @@ def compile_ahead(scenario: Scenario) -> threading.Thread:
         with suppress(AllocatorError):  # solving meets the same error, and reports it
             problem = build(scenario).problem
             anywhere = np.array([25.0, 30.0, 1.0, 0.0])
-            polish(problem, anywhere)
+            polish(problem, anywhere, True)
             values_and_gradients(problem, anywhere)
             account(problem, anywhere)
 

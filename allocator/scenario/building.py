@@ -118,7 +118,7 @@ def build_costs(scenario: Scenario) -> Costs:
         prefill=PhaseCost(SERVE_FLOP_PER_PARAM_TOKEN, prefill, serving),
         lifetime_tokens=tokens,
         prompt_tokens=prompts,
-        pretrain_mfu=nan if pretrain_mfu is None else pretrain_mfu,
+        pretrain_mfu=pretrain_mfu,
     )
 
 
@@ -127,7 +127,7 @@ def _require_figures(costs: Costs, currency: str) -> None:
     if currency == "compute_flop":
         return
     lines = []
-    if isinstance(costs.pretrain_mfu, Constant) and isnan(costs.pretrain_mfu.value):
+    if costs.pretrain_mfu is None:
         lines.append(f"pretraining.mfu: required, since the objective counts {currency}")
     phases = [("pretraining", costs.pretrain), ("rl", costs.rl)]
     if costs.lifetime_tokens > 0:

@@ -13,7 +13,7 @@ _HOMES = {
     "solve": "allocator.optimum.planning",
     "evaluate": "allocator.optimum.planning",
     "Plan": "allocator.optimum.result",
-    "compare": "allocator.baselines",
+    "compare": "allocator.comparisons",
     "UserLaw": "allocator.laws.user",
     "AllocatorError": "allocator.errors",
     "CatalogError": "allocator.errors",

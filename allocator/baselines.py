@@ -10,7 +10,6 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -20,9 +19,9 @@ from allocator.errors import AllocatorError, NoPlanError
 from allocator.laws.rl import PowerRl
 from allocator.optimum.accounts import account
 from allocator.optimum.result import Baseline, Plan, PlannedDecision
-from allocator.optimum.solving import optimise
 from allocator.optimum.starts import whole_range
 from allocator.problem import Decision, Problem, to_coordinates, to_decision
+from allocator.regrets import least_cost, planned_coordinates
 
 LECTURE_PRETRAIN_OVER_RL = 1.5  # lecture, 01:27
 CHINCHILLA_TOKENS_PER_PARAM = 20.0  # lecture, 01:31
@@ -32,10 +31,10 @@ class _NotApplicableError(Exception):
     """Why a rule of thumb has no answer on a scenario."""
 
 
-def compare(plan: Plan) -> Plan:
+def with_baselines(plan: Plan) -> Plan:
     """The same plan with its baselines; one that cannot be made is there with a reason."""
     if plan.problem is None or plan.decision is None:
-        raise AllocatorError(f"compare: the plan has no decision to compare with ({plan.status})")
+        raise AllocatorError(f"baselines: the plan has no decision to compare with ({plan.status})")
     problem = plan.problem
     names = {"equal_cost": _equal_cost, "chinchilla": _chinchilla, "lecture": _lecture}
     return dataclasses.replace(plan, baselines=tuple(_baseline(plan, problem, *item) for item in names.items()))
@@ -52,23 +51,12 @@ def _baseline(plan: Plan, problem: Problem, name: str, rule: Callable[[Problem, 
         cost = figures.cost
         if not math.isfinite(figures.loss):
             raise _NotApplicableError("the law gives no finite loss there")
-        regret = cost / _least_cost(plan, problem, math.log(figures.reducible_loss)) - 1
+        start = planned_coordinates(problem, plan)
+        regret = cost / least_cost(problem, math.log(figures.reducible_loss), start) - 1
     except (_NotApplicableError, NoPlanError) as error:
         return Baseline(name, None, math.nan, math.nan, math.nan, str(error))
     planned = PlannedDecision.of(decision, float(problem.costs.lifetime_tokens))
     return Baseline(name, planned, figures.loss, cost, regret)
-
-
-def _least_cost(plan: Plan, problem: Problem, log_reducible: float) -> float:
-    """Least cost at which the optimum under the same fixed decisions reaches a loss."""
-    assert plan.decision is not None
-    target = eqx.tree_at(
-        lambda p: (p.log_limit, p.minimise_cost), problem, (np.float64(log_reducible), np.float64(1.0))
-    )
-    decision = plan.decision
-    start = to_coordinates(problem, Decision(decision.n_active, decision.d_pretrain, decision.d_rl, decision.k))
-    solution = optimise(target, start=np.clip(start, problem.lower, problem.upper))
-    return float(np.exp(solution.point.derivatives.value[0]))
 
 
 def _at_target(problem: Problem, rule: Callable[[Problem, float], Decision[float]]) -> Decision[float]:

@@ -64,12 +64,12 @@ def plan(
     from allocator.optimum.warmup import compile_ahead
 
     compiling = compile_ahead(loaded)
-    from allocator.baselines import compare
+    from allocator.baselines import with_baselines
     from allocator.optimum.planning import solve
 
     compiling.join()
     result = solve(loaded, throw=False, seed=seed)
-    _show_plan(compare(result) if result.decision is not None else result, as_json, out)
+    _show_plan(with_baselines(result) if result.decision is not None else result, as_json, out)
 
 
 @app.command()
@@ -98,6 +98,53 @@ def evaluate(
     names = "n_active", "d_pretrain", "d_rl", "k"
     scored = evaluate_decision(loaded, **{name: decisions[name] for name in names})  # pyright: ignore[reportArgumentType]
     _show_plan(scored, as_json, out, schema="allocator.evaluate/1")
+
+
+@app.command()
+def compare(scenario: ScenarioName = "lecture", sets: Overrides = None, as_json: Json = False, out: Out = None) -> None:
+    """Plan under every law that makes sense for the scenario, and show what each wastes where another holds."""
+    loaded = _load(scenario, sets)
+    _compile_fast()
+    from allocator import comparisons, report
+    from allocator.optimum.planning import solve
+
+    compared = comparisons.compare(solve(loaded))
+    values = report.comparison_dict(compared)
+    if out is not None:
+        from allocator.exports import comparison_files
+
+        _write(out, comparison_files(compared) | {"compare.json": _json(values)}, quiet=as_json)
+    if as_json:
+        print(_json(values))
+    else:
+        report.print_comparison(compared, _console())
+
+
+@app.command()
+def diff(
+    a: Annotated[str, typer.Argument(metavar="A", help="A scenario: a shipped name or a TOML file.")],
+    b: Annotated[str, typer.Argument(metavar="B", help="Another.")],
+    sets: Overrides = None,
+    as_json: Json = False,
+    out: Out = None,
+) -> None:
+    """Solve two scenarios and show what differs; --set applies to both."""
+    scenarios = [_load(name, sets) for name in (a, b)]
+    _compile_fast()
+    from allocator import report
+    from allocator.comparisons import diff as differences
+    from allocator.optimum.planning import solve
+
+    rows = differences(*(solve(scenario) for scenario in scenarios))
+    values = report.rows_dict("diff", rows)
+    if out is not None:
+        from allocator.exports import rows_csv
+
+        _write(out, {"diff.csv": rows_csv(rows), "diff.json": _json(values)}, quiet=as_json)
+    if as_json:
+        print(_json(values))
+    else:
+        report.print_diff(rows, (a, b), _console())
 
 
 @app.command()
@@ -204,10 +251,9 @@ def _load(scenario: str, sets: Sequence[str] | None) -> Any:
 def _show_plan(result: Any, as_json: bool, out: Path | None, schema: str | None = None) -> None:
     values = result.to_dict() | ({"schema": schema} if schema else {})
     if out is not None and result.decision is not None:
-        from allocator.report import frames
+        from allocator.exports import plan_files
 
-        tables = {f"{name}.csv": frame.to_csv(index=False) for name, frame in frames(result).items()}
-        _write(out, {**tables, "plan.json": _json(values)}, quiet=as_json)
+        _write(out, plan_files(result) | {"plan.json": _json(values)}, quiet=as_json)
     if as_json:
         print(_json(values))
     elif result.decision is not None:
@@ -218,7 +264,7 @@ def _show_plan(result: Any, as_json: bool, out: Path | None, schema: str | None 
         _fail([f"{result.reason}"], NO_PLAN)
 
 
-def _write(out: Path, files: Mapping[str, str], *, quiet: bool) -> None:
+def _write(out: Path, files: Mapping[str, str | bytes], *, quiet: bool) -> None:
     from allocator.outputs import write_folder
 
     write_folder(out, files)

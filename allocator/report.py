@@ -1,5 +1,6 @@
 """Plans as tables: data frames with units in the column names, and text for a terminal."""
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Console, Group
@@ -7,7 +8,10 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from allocator.optimum.result import Plan
+from allocator import __version__
+from allocator.comparisons import Comparison
+from allocator.optimum.result import Plan, plain_values
+from allocator.sweeps import plan_row
 from allocator.units import short_count, significant
 
 _DECISIONS = {
@@ -21,44 +25,63 @@ _PHASES = {"pretrain": "pre-training", "rl": "RL", "inference": "inference"}
 _BAR = 20
 
 
-def frames(plan: Plan) -> dict[str, Any]:
-    """Data frames of a plan: decisions, phases, baselines, warnings."""
-    import pandas as pd
+def comparison_dict(compared: Comparison) -> dict[str, Any]:
+    """A comparison as plain values: a row a variant, with its regret under each other law."""
+    rows = [
+        {"variant": name, **plan_row(plan), "regret": dict(compared.regret[name])}
+        for name, plan in compared.plans.items()
+    ]
+    warnings = plain_values(compared.plan.warnings)
+    return rows_dict("compare", rows, warnings, compared.plan.provenance)
 
-    values = plan.to_dict()
-    decision, status = values["decision"] or {}, values["decision_status"] or {}
-    elasticities, assumed = values["elasticities"] or {}, set(plan.assumed)
-    return {
-        "decisions": pd.DataFrame(
-            [
-                {
-                    "decision": name,
-                    "value": decision[name],
-                    "status": status.get(name, "follows"),
-                    "elasticity": elasticities.get(name),
-                }
-                for name in decision
-            ]
-        ),
-        "phases": plan.to_frame(),
-        "baselines": pd.DataFrame(
-            [
-                {
-                    "baseline": b["name"],
-                    **(b["decision"] or {}),
-                    "loss": b["loss"],
-                    "cost": b["cost"],
-                    "regret": b["regret"],
-                    "reason": b["reason"],
-                }
-                for b in values["baselines"]
-            ]
-        ),
-        "warnings": pd.DataFrame(
-            [{**w, "assumed": w["path"] in assumed} for w in values["warnings"]],
-            columns=["code", "path", "value", "message", "assumed"],
-        ),
-    }
+
+def rows_dict(
+    command: str, rows: Sequence[Mapping[str, Any]], warnings: Any = (), provenance: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """The JSON object of a command that answers in rows."""
+    about = provenance or {"allocator": __version__}
+    return plain_values(
+        {"schema": f"allocator.{command}/1", "rows": list(rows), "warnings": warnings, "provenance": about}
+    )
+
+
+def print_comparison(compared: Comparison, console: Console) -> None:
+    """Print the plans of all laws, and the regret of each under each."""
+    console.print(Text(compared.plan.title, style="bold"))
+    table = _table("law", "N", "D", "R", "k", "pre/RL/inf %", "x 20", "x own Chinchilla", "status")
+    for name, plan in compared.plans.items():
+        d, phases, over = plan.decision, plan.phases, plan.overtraining
+        if d is None or phases is None or over is None:
+            table.add_row(Text(name), *[""] * 7, plan.status)
+            continue
+        split = "/".join(f"{100 * phase.share:.0f}" for phase in phases.values())
+        amounts = short_count(d.n_active), short_count(d.d_pretrain), short_count(d.d_rl), significant(d.k)
+        table.add_row(
+            Text(name), *amounts, split, significant(over.vs_20), significant(over.vs_chinchilla), plan.status
+        )
+    console.print(Padding(table, (1, 0, 0, 2)))
+    console.print(Text("\nExtra budget that the plan of a row needs where the law of a column holds, %", style="bold"))
+    names = list(compared.plans)
+    regret = _table("plan of", *(f"[{i}]" for i in range(1, len(names) + 1)))
+    for i, a in enumerate(names, 1):
+        cells = (_percent(compared.regret[a][b]).removesuffix(" %") for b in names)
+        regret.add_row(Text(f"[{i}] {a}"), *cells)
+    console.print(Padding(regret, (1, 0, 0, 2)))
+    console.print(Padding(Text("- : the law has no meaning there, or no budget reaches that loss"), (0, 0, 0, 2)))
+
+
+def print_diff(rows: Sequence[Mapping[str, Any]], names: tuple[str, str], console: Console) -> None:
+    """Print two plans side by side."""
+    table = _table("figure", *names, "ratio")
+    for row in rows:
+        ratio = row["b_over_a"]
+        told = "" if ratio is None or ratio != ratio else significant(ratio, 4)
+        table.add_row(Text(row["figure"]), _cell(row["a"]), _cell(row["b"]), told)
+    console.print(table)
+
+
+def _cell(value: Any) -> Text:
+    return Text(f"{value:.5g}" if isinstance(value, float) else "" if value is None else str(value))
 
 
 def print_plan(plan: Plan, console: Console) -> None:
@@ -95,7 +118,7 @@ def verdict(plan: Plan) -> str:
         else (f", {significant(over.vs_chinchilla)} x what {law} calls compute-optimal for this size")
     )
     return (
-        f"{how}: loss {plan.loss:.4f} for {plan.total.flop:.4g} FLOP.\n"
+        f"{how}: loss {_loss(plan.loss)} for {plan.total.flop:.4g} FLOP.\n"
         f"{significant(over.tokens_per_param)} tokens per parameter: {significant(over.vs_20)} x Chinchilla's 20"
         f"{chinchilla}."
     )
@@ -124,7 +147,14 @@ def _decision_table(plan: Plan) -> Table:
     for name, words in _DECISIONS.items():
         value = getattr(plan.decision, name)
         amount = significant(value) if name == "k" else short_count(value)
-        table.add_row(words, amount, _STATUS[plan.decision_status[name]], f"{plan.elasticities[name]:.3f} %")
+        table.add_row(
+            words,
+            amount,
+            _STATUS[plan.decision_status[name]],
+            f"{abs(plan.elasticities[name]):.3f} %"
+            if abs(plan.elasticities[name]) < 5e-4
+            else f"{plan.elasticities[name]:.3f} %",
+        )
     table.add_row("tokens served", short_count(plan.decision.d_inference), "k x demand", "")
     return table
 
@@ -155,8 +185,13 @@ def _baseline_table(plan: Plan) -> Table:
             table.add_row(baseline.name, *[""] * 4, "", f"none: {baseline.reason}")
             continue
         amounts = short_count(d.n_active), short_count(d.d_pretrain), short_count(d.d_rl), significant(d.k)
-        table.add_row(baseline.name, *amounts, f"{baseline.loss:.4f}", _percent(baseline.regret))
+        table.add_row(baseline.name, *amounts, _loss(baseline.loss), _percent(baseline.regret))
     return table
+
+
+def _loss(loss: float) -> str:
+    """Four decimals, as losses in nats are told; a small one, as of -log pass@k, to four digits."""
+    return f"{loss:.4f}" if loss > 0.1 else significant(loss, 4)
 
 
 def _percent(share: float) -> str:

@@ -368,6 +368,12 @@ def test_newlines_in_the_input_stay_in_one_line(arguments: list[str], cli):
     assert len(refused(cli(*arguments))) == 1
 
 
+def test_a_negative_seed_is_refused(cli):
+    """It matters only where further starts are drawn, as here, but is wrong everywhere."""
+    answer = cli("plan", "--seed", "-1", sets=["law.rl.exponent=1e300"])
+    assert any("seed" in line for line in refused(answer))
+
+
 def test_a_wrong_number_is_shown(cli):
     assert any("many" in line for line in refused(cli("evaluate", "lecture", "--n-active", "many")))
 

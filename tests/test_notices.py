@@ -274,3 +274,13 @@ def test_misses_target():
     assert notice.path == "objective.target_loss"
     assert notice.value == pytest.approx(0.25, rel=1e-9)
     assert not notices(scored(f"objective.target_loss={loss}"), "misses_target")
+
+
+@pytest.mark.parametrize("target", [50, 300, 400, 1000])
+def test_a_target_that_fewer_tokens_still_reach_is_not_slack(target: float):
+    """At N = 1e11 without RL, L = E + A N^-a + B D^-b has a D for every target, however little training costs."""
+    plan = solved(f"objective.target_loss={target}")
+    assert not notices(plan, "limit_slack")
+    assert plan.loss == pytest.approx(target, rel=1e-9)
+    tokens = ((target - 1.8172 - 482.01 * 1e11**-0.3478) / 2085.43) ** (-1 / 0.3658)
+    assert plan.decision.d_pretrain == pytest.approx(tokens, rel=1e-6)

@@ -29,7 +29,7 @@ class Additive(eqx.Module):
                 raise LawError(f"Additive.{name}.scale: required, the loss that this term starts from")
 
     @property
-    def floor(self) -> float:
+    def floor(self) -> Float[Array, ""] | float:
         """Loss that no decision removes."""
         return self.pretraining.floor
 

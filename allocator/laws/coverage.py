@@ -33,7 +33,7 @@ class Coverage(eqx.Module):
                 raise LawError(f"Coverage: guess + slope must be <= 1, got {self.guess + self.slope:g}")
 
     @property
-    def floor(self) -> float:
+    def floor(self) -> Float[Array, ""] | float:
         """Error that no decision removes."""
         return self.pretraining.floor
 

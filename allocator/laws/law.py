@@ -21,7 +21,7 @@ class PretrainingLaw(Protocol):
     """Loss after pre-training, L0(N, D)."""
 
     @property
-    def floor(self) -> float:
+    def floor(self) -> Float[Array, ""] | float:
         """Loss that no N and D remove, in the law's unit."""
         ...
 
@@ -59,7 +59,7 @@ class Law(Protocol):
     """Quality over all four decisions."""
 
     @property
-    def floor(self) -> float:
+    def floor(self) -> Float[Array, ""] | float:
         """Loss that no decision removes, in the law's unit."""
         ...
 

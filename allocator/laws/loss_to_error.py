@@ -1,13 +1,10 @@
 """Downstream error as a function of pre-training loss."""
 
-import math
-
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from allocator.errors import LawError
-from allocator.laws.checks import require_positive
+from allocator.laws.checks import require_number, require_positive
 from allocator.laws.law import PretrainingLaw
 
 
@@ -24,9 +21,8 @@ class LossToError(eqx.Module):
     gamma: float  # token/nat
 
     def __check_init__(self):
-        require_positive(self, "epsilon", "kappa", "gamma")
-        if isinstance(self.epsilon, float) and self.epsilon > 1:
-            raise LawError(f"LossToError.epsilon: an error rate must be <= 1, got {self.epsilon}")
+        require_positive(self, "kappa", "gamma")
+        require_positive(self, "epsilon", at_most=1.0)
 
     def error(self, loss: Float[Array, ""]) -> Float[Array, ""]:
         """Error rate at a loss in nats/token."""
@@ -40,14 +36,12 @@ class ErrorLaw(eqx.Module):
     link: LossToError
 
     def __check_init__(self):
-        floor = self.floor
-        if isinstance(floor, float) and not 0 <= floor < 1:
-            raise LawError(f"ErrorLaw: the error at the law's floor must be in [0, 1), got {floor:.4g}")
+        require_number("ErrorLaw.floor", self.floor, zero=True, at_most=1.0)
 
     @property
-    def floor(self) -> float:
+    def floor(self) -> Float[Array, ""]:
         """Error that no N and D remove."""
-        return self.link.epsilon - self.link.kappa * math.exp(-self.link.gamma * self.law.floor)
+        return self.link.error(jnp.asarray(self.law.floor, float))
 
     def log_reducible(self, log_n: Float[Array, ""], log_d: Float[Array, ""]) -> Float[Array, ""]:
         """Natural log of the error above its floor, kappa e^(-gamma E) (1 - e^(-gamma (L0 - E)))."""

@@ -6,6 +6,7 @@ from allocator.errors import CatalogError
 from allocator.laws.chinchilla import Chinchilla
 from allocator.laws.gadre import Gadre
 from allocator.laws.law import PretrainingLaw
+from allocator.laws.loss_to_error import LossToError
 
 # kind of a law file -> (class, {parameter in the file: field of the class})
 _KINDS = {
@@ -22,3 +23,8 @@ def pretraining_law(name: str, kind: str, parameters: Mapping[str, float]) -> Pr
     if set(parameters) != set(fields):
         raise CatalogError(f"law {name}: parameters {sorted(parameters)} must be exactly {sorted(fields)}")
     return law(**{fields[key]: float(value) for key, value in parameters.items()})
+
+
+def loss_to_error(parameters: Mapping[str, float]) -> LossToError:
+    """Build a link from a law file's parameters, whose names are the class's."""
+    return LossToError(**{key: float(value) for key, value in parameters.items()})

@@ -32,7 +32,7 @@ class Product(eqx.Module):
         self.joint = JointFactor(rl, test_time, overlap)
 
     @property
-    def floor(self) -> float:
+    def floor(self) -> Float[Array, ""] | float:
         """Loss that no decision removes."""
         return self.pretraining.floor
 

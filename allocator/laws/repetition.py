@@ -40,7 +40,7 @@ class Repeated(eqx.Module):
         require_positive(self, "unique_tokens", "r_star")
 
     @property
-    def floor(self) -> float:
+    def floor(self) -> Float[Array, ""] | float:
         """Loss that no N and D remove, nats/token."""
         return self.law.floor
 

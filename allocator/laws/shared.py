@@ -25,7 +25,7 @@ class Shared(eqx.Module):
         require_positive(self, "scale")
 
     @property
-    def floor(self) -> float:
+    def floor(self) -> Float[Array, ""] | float:
         """Loss that no decision removes."""
         return self.pretraining.floor
 

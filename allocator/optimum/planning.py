@@ -131,6 +131,7 @@ def _plan(
         shadow_price=price,
         overtraining=Overtraining(per_param, per_param / 20, decision.d_pretrain / d_c),
         warnings=(*extra, *notices(scenario, built, figures, decision_status)),
+        scenario=scenario,
         problem=built.problem,
     )
 
@@ -190,6 +191,7 @@ def _failed(scenario: Scenario, law: Law | None, error: NoPlanError) -> Plan:
         provenance=_provenance(scenario, None),
         reason=error.reason,
         nearest=error.nearest,
+        scenario=scenario,
     )
 
 

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from allocator.problem import Decision, Problem
+from allocator.scenario.schema import Scenario
 from allocator.units import short_count, significant
 
 if TYPE_CHECKING:
@@ -137,7 +138,9 @@ class Plan:
     baselines: tuple[Baseline, ...] = ()
     reason: str | None = None
     nearest: Mapping[str, Any] | None = None
-    problem: Problem | None = field(default=None, repr=False, compare=False)  # what was solved, for further questions
+    # What was asked and solved, for further questions; not part of the JSON.
+    scenario: Scenario | None = field(default=None, repr=False, compare=False)
+    problem: Problem | None = field(default=None, repr=False, compare=False)
 
     def to_dict(self) -> dict[str, Any]:
         """The plan as plain values for JSON, every number finite or None."""
@@ -151,7 +154,7 @@ class Plan:
         }  # fmt: skip
         if self.decision is None:
             values |= {"reason": self.reason, "nearest": self.nearest}
-        return _plain(values)
+        return plain_values(values)
 
     def to_frame(self) -> "pd.DataFrame":
         """One row a phase, with units in the column names."""
@@ -174,13 +177,14 @@ class Plan:
         )
 
 
-def _plain(value: Any) -> Any:
+def plain_values(value: Any) -> Any:
+    """Nested values for JSON: records as tables, numbers that are not finite as None."""
     if hasattr(value, "__dataclass_fields__"):
-        return {key: _plain(getattr(value, key)) for key in value.__dataclass_fields__}
+        return {key: plain_values(getattr(value, key)) for key in value.__dataclass_fields__}
     if isinstance(value, Mapping):
-        return {key: _plain(item) for key, item in value.items()}
+        return {key: plain_values(item) for key, item in value.items()}
     if isinstance(value, tuple | list):
-        return [_plain(item) for item in value]
+        return [plain_values(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value

@@ -45,10 +45,13 @@ class Solution:
         return "best_of_starts" if self.certificate == certificates.BEST_OF_STARTS else "optimal"
 
 
-def optimise(problem: Problem, *, start: Float[np.ndarray, "4"] | None = None, seed: int = 0) -> Solution:
+def optimise(
+    problem: Problem, *, start: Float[np.ndarray, "4"] | None = None, starts: int = STARTS, seed: int = 0
+) -> Solution:
     """Find the optimum; raise `InfeasibleError` or `SolveError` with a reason where there is none to be had.
 
     `start`, in the solver's coordinates, saves the scan for a first guess where a neighbouring optimum is known.
+    `starts` is how many starts compete where nothing certifies the optimum.
     """
     require_float64()
     reason = runaway_reason(problem)
@@ -58,7 +61,7 @@ def optimise(problem: Problem, *, start: Float[np.ndarray, "4"] | None = None, s
     if kind == certificates.BEST_OF_STARTS:
         grid = _feasible_grid(problem)
         first = _best_point(grid) if start is None else start
-        guesses = [first, *scattered_starts(problem, grid, STARTS - 1, seed=seed)]
+        guesses = [first, *scattered_starts(problem, grid, starts - 1, seed=seed)]
         found = [p for p in (_local_optimum(problem, z) for z in guesses) if p is not None]
         return _best(problem, found, kind, len(guesses))
 

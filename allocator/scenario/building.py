@@ -14,17 +14,14 @@ from allocator.costs import (
     PhaseCost,
 )
 from allocator.errors import InfeasibleError, ScenarioError
-from allocator.laws.additive import Additive
 from allocator.laws.law import Law, PretrainingLaw
-from allocator.laws.presets import pretraining_law
-from allocator.laws.product import Product
-from allocator.laws.repetition import R_STAR, Repeated
-from allocator.laws.rl import PowerRl, SaturatingRl
-from allocator.laws.test_time import TestTime
 from allocator.problem import DECISIONS, Problem, make_problem
+from allocator.scenario.building_laws import build_law, build_pretraining
+from allocator.scenario.forms import least_k, uses_k
 from allocator.scenario.schema import Bounds, Chip, Scenario
 from allocator.units import SECONDS_PER_DAY
 
+_ASSUMED_TERMS = ("exponent", "scale_tokens", "unit_tokens", "floor_share", "scale")
 DEFAULT_OVERHEAD = 3.0  # the lecture's, 01:27; measured range 2 to 7
 
 
@@ -47,8 +44,8 @@ def build(scenario: Scenario, law: Law | None = None) -> Built:
     record, pretraining = None, None
     if law is None:
         record = catalog.law_record(scenario.law.pretraining, folder=scenario.folder)
-        pretraining = _pretraining(scenario, record)
-        law = _lifetime_law(scenario, pretraining)
+        pretraining = build_pretraining(scenario, record)
+        law = build_law(scenario, pretraining)
     costs = build_costs(scenario)
     kind, value, currency = objective_of(scenario)
     _require_figures(costs, currency)
@@ -189,28 +186,6 @@ def _machine(hardware: Chip | None, phase: Chip | None) -> Machine:
     return Machine(*(nan if figure is None else float(figure) for figure in (peak, price, power)))
 
 
-def _pretraining(scenario: Scenario, record: catalog.LawRecord) -> PretrainingLaw:
-    law = pretraining_law(record.name, record.content["kind"], record.content["parameters"])
-    unique = scenario.pretraining.unique_tokens
-    if unique is None:
-        return law
-    return Repeated(law, unique, float(record.content.get("repetition", {}).get("r_star", R_STAR)))
-
-
-def _lifetime_law(scenario: Scenario, pretraining: PretrainingLaw) -> Law:
-    section, rl, test_time = scenario.law, None, None
-    if section.rl is not None:
-        terms = section.rl
-        if terms.scale_tokens is not None:
-            rl = SaturatingRl(terms.exponent, terms.scale_tokens, terms.scale)
-        else:
-            assert terms.unit_tokens is not None
-            rl = PowerRl(terms.exponent, terms.unit_tokens, terms.scale)
-    if section.test_time is not None:
-        test_time = TestTime(section.test_time.exponent, section.test_time.floor_share or None, section.test_time.scale)
-    return {"product": Product, "additive": Additive}[section.form](pretraining, rl, test_time)
-
-
 def fixed_decisions(scenario: Scenario) -> dict[str, float]:
     """Decisions that the scenario sets, and those that its law or deployment leaves no choice about."""
     return _decisions(scenario, has_own_law=False)[0]
@@ -231,11 +206,14 @@ def _decisions(scenario: Scenario, *, has_own_law: bool) -> tuple[dict[str, floa
     law = scenario.law
     if not has_own_law and law.rl is None:
         fixed["d_rl"] = 0.0
-    if scenario.decisions.k is None and (scenario.deployment is None or (not has_own_law and law.test_time is None)):
+    section = law.model_dump()
+    no_choice = scenario.deployment is None or (not has_own_law and not uses_k(section))
+    if scenario.decisions.k is None and no_choice:
         fixed["k"] = 1.0
-    if not has_own_law and law.test_time is not None and law.test_time.floor_share > 0 and "k" not in fixed:
+    least = None if has_own_law else least_k(section)
+    if least is not None and "k" not in fixed:
         low, high = bounds.get("k", (None, None))
-        bounds["k"] = (max(low or 1.0, 1.0), high)  # below one sample the law has no meaning
+        bounds["k"] = (max(low or least, least), high)
     return fixed, bounds
 
 
@@ -244,14 +222,12 @@ def _assumed(scenario: Scenario, user_law: bool) -> tuple[str, ...]:
     paths = []
     law = scenario.law
     if not user_law:
-        for section, terms in (("rl", law.rl), ("test_time", law.test_time)):
+        for name in ("rl", "test_time"):
+            terms = getattr(law, name)
             if terms is not None and terms.source is None:
-                names = [
-                    n
-                    for n in ("exponent", "scale_tokens", "unit_tokens", "floor_share", "scale")
-                    if n in terms.model_fields_set
-                ]
-                paths += [f"law.{section}.{name}" for name in names]
+                paths += [f"law.{name}.{key}" for key in _ASSUMED_TERMS if key in terms.model_fields_set]
+        paths += ["law.overlap"] if law.overlap else []
+        paths += [f"law.sampling.{key}" for key in sorted(law.sampling.model_fields_set)] if law.sampling else []
     hardware = scenario.hardware
     if (user_law or law.rl is not None) and "flop_per_param_token" not in scenario.rl.model_fields_set:
         paths.append("rl.flop_per_param_token")

@@ -4,11 +4,13 @@ They work on the raw values of a file, so that their faults are reported togethe
 """
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from allocator import catalog
 from allocator.errors import CatalogError
+from allocator.scenario.forms import form_faults, least_k, uses_k
 
 OBJECTIVES = ("compute_flop", "chip_hours", "usd", "energy_joule", "target_loss")
 PHASES = ("pretraining", "rl", "inference")
@@ -74,18 +76,38 @@ def _law(values, folder):
         else:
             if record.content["kind"] not in ("chinchilla", "gadre"):
                 yield f"law.pretraining: {name!r} is of kind {record.content['kind']}; must be a pre-training loss"
-    rl, test_time = _section(section, "rl"), _section(section, "test_time")
+    rl = _section(section, "rl")
     if rl and ("scale_tokens" in rl) == ("unit_tokens" in rl):
         yield "law.rl: exactly one of scale_tokens and unit_tokens"
-    form = section.get("form", "product")
-    if form == "product":
-        for path in ("rl", "test_time"):
-            if "scale" in _section(section, path):
-                yield f"law.{path}.scale: form 'product' does not use it; it belongs to form 'additive'"
-    if form == "additive":
-        for path, term in (("rl", rl), ("test_time", test_time)):
-            if term and "scale" not in term:
-                yield f"law.{path}.scale: form 'additive' needs it, the loss in nats that this term starts from"
+    yield from form_faults(section)
+    if section.get("form") == "pass-at-k" and bool(rl) != _has(section, "sampling.rl_logit_exponent"):
+        yield "law.sampling.rl_logit_exponent: goes with law.rl.scale_tokens in form 'pass-at-k'; give both or neither"
+    overlap = section.get("overlap")
+    if isinstance(overlap, int | float) and overlap > 0 and "unit_tokens" in rl:
+        yield f"law.overlap: got {overlap}; needs law.rl.scale_tokens, since a pure power exceeds 1 at little RL"
+    yield from _link(section, folder)
+
+
+def _link(section, folder):
+    """Coverage is in error rate: the pre-training law must be too, or come through a link."""
+    link, kind = section.get("link"), None
+    if isinstance(link, str):
+        try:
+            kind = catalog.law_record(link, folder=folder).content["kind"]
+        except CatalogError as error:
+            yield f"law.link: {error}"
+        else:
+            if kind != "loss-to-error":
+                yield f"law.link: {link!r} is of kind {kind}; must be loss-to-error, such as gadre-redpajama-17"
+    elif section.get("form") == "coverage":
+        name = section.get("pretraining", "besiroglu-2024")
+        with suppress(CatalogError):
+            unit = catalog.law_record(name, folder=folder).content["unit"]
+            if "nats" in unit:
+                yield (
+                    f"law.link: form 'coverage' needs an error rate, and {name} is in {unit}, whose base would make "
+                    'the error exceed 1; add link = "gadre-redpajama-17" or use a law in error rate'
+                )
 
 
 def _deployment(values):
@@ -137,8 +159,13 @@ def _decisions(values):
                 yield f"decisions.{key}{'.' * bool(name)}{name}: got {end}; must be > 0"
         if {"min", "max"} <= set(numbers) and numbers["min"] > numbers["max"]:
             yield f"decisions.{key}: min {numbers['min']} must be <= max {numbers['max']}"
+    k = section.get("k")
+    top = k.get("max") if isinstance(k, Mapping) else k
+    least = least_k(law)
+    if least is not None and isinstance(top, int | float) and 0 < top < least:
+        yield f"decisions.k: got {top}; must be >= 1, below which form, overlap or floor_share have no meaning"
     if "k" in section and not isinstance(section["k"], int | float):
-        if not _section(law, "test_time"):
+        if not uses_k(law):
             yield "decisions.k: nothing in the law depends on k; add law.test_time or fix k"
         if "deployment" not in values:
             yield "decisions.k: without [deployment] samples cost nothing; add it or fix k"

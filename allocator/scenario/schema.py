@@ -29,7 +29,7 @@ class Objective(_Section):
 class RlLaw(_Section):
     """RL factor: (1 + R/scale_tokens)^-exponent, or (R/unit_tokens)^-exponent."""
 
-    exponent: Positive
+    exponent: Positive | None = None
     scale_tokens: Positive | None = None
     unit_tokens: Positive | None = None
     scale: Positive | None = None
@@ -46,13 +46,30 @@ class TestTimeLaw(_Section):
     source: str | None = None
 
 
+class Sampling(_Section):
+    """Parameters of sampling: `scale` of the shared form, `guess` and `slope` of coverage, the rest of pass-at-k."""
+
+    scale: Positive | None = None
+    guess: NonNegative | None = None
+    slope: NonNegative | None = None
+    th0: float | None = None
+    th1: Positive | None = None
+    th2: Annotated[float, Field(gt=0, lt=1)] | None = None
+    th3: float | None = None
+    th4: float | None = None
+    rl_logit_exponent: Positive | None = None
+
+
 class LawSection(_Section):
     """Which law, and how RL and test time join it."""
 
     pretraining: str = "besiroglu-2024"
-    form: Literal["product", "additive"] = "product"
+    form: Literal["product", "additive", "shared", "coverage", "pass-at-k", "t2-loss"] = "product"
     rl: RlLaw | None = None
     test_time: TestTimeLaw | None = None
+    overlap: NonNegative = 0.0
+    sampling: Sampling | None = None
+    link: str | None = None
 
 
 class Deployment(_Section):

@@ -1,0 +1,154 @@
+"""Charts: functions of a data frame that return an altair chart; each has a table as its twin."""
+
+import io
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import altair as alt
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+PHASES = {"pretrain": "pre-training", "rl": "RL", "inference": "inference"}
+COLOURS = ["#4c78a8", "#f58518", "#54a24b"]  # told apart with colour-blind eyes and in grey
+WIDTH, HEIGHT = 420, 260
+_DECISIONS = {
+    "n_active": "active parameters",
+    "d_pretrain": "pre-training tokens",
+    "d_rl": "RL tokens",
+    "d_inference": "tokens served",
+}
+
+
+def shares(frame: "pd.DataFrame", label: str = "variant") -> alt.Chart:
+    """Shares of lifetime cost by phase, a bar a row; columns share_pretrain, share_rl, share_inference and `label`."""
+    return (
+        alt.Chart(_long_shares(frame, label), title="Share of lifetime cost by phase")
+        .mark_bar()
+        .encode(
+            x=alt.X("share:Q", title="share of cost").stack("normalize").axis(format="%"),
+            y=alt.Y(f"{label}:N", title=None, sort=None).axis(labelLimit=320),
+            color=_phase_colour(),
+            order=alt.Order("order:Q"),
+            tooltip=[f"{label}:N", "phase:N", alt.Tooltip("share:Q", format=".1%")],
+        )
+        .properties(width=WIDTH)
+    )
+
+
+def loss_by_budget(frame: "pd.DataFrame", budget: str) -> alt.Chart:
+    """Loss of the best plan at each budget; columns `budget` and loss."""
+    return (
+        alt.Chart(frame.dropna(subset=["loss"]), title="Loss of the best plan")
+        .mark_line(point=alt.OverlayMarkDef(color=COLOURS[0]), color=COLOURS[0])
+        .encode(
+            x=_log_axis(budget, _axis_title(budget)),
+            y=alt.Y("loss:Q", title="loss (nats/token)").scale(zero=False),
+            tooltip=[alt.Tooltip(f"{_field(budget)}:Q", title=_axis_title(budget), format=".3e"),
+                     alt.Tooltip("loss:Q", format=".4f")],
+        )
+        .properties(width=WIDTH, height=HEIGHT)
+    )  # fmt: skip
+
+
+def shares_by_budget(frame: "pd.DataFrame", budget: str) -> alt.Chart:
+    """The optimal split along the budget; columns `budget` and the three shares."""
+    return (
+        alt.Chart(_long_shares(frame, budget), title="The best split along the budget")
+        .mark_area()
+        .encode(
+            x=_log_axis(budget, _axis_title(budget)),
+            y=alt.Y("share:Q", title="share of cost").stack("normalize").axis(format="%"),
+            color=_phase_colour(),
+            order=alt.Order("order:Q"),
+        )
+        .properties(width=WIDTH, height=HEIGHT)
+    )
+
+
+def decisions_by_budget(frame: "pd.DataFrame", budget: str) -> alt.HConcatChart:
+    """Parameters and tokens along the budget, and samples per query beside them."""
+    known = frame.dropna(subset=["loss"])
+    long = known.melt([budget], list(_DECISIONS), "decision", "amount").replace({"decision": _DECISIONS})
+    tokens = (
+        alt.Chart(long[long["amount"] > 0], title="What to buy along the budget")
+        .mark_line(point=True)
+        .encode(
+            x=_log_axis(budget, _axis_title(budget)),
+            y=_log_axis("amount", "parameters, tokens", alt.Y),
+            color=alt.Color("decision:N", title=None, sort=list(_DECISIONS.values())).legend(orient="bottom"),
+            tooltip=["decision:N", alt.Tooltip("amount:Q", format=".3e")],
+        )
+        .properties(width=WIDTH, height=HEIGHT)
+    )
+    samples = (
+        alt.Chart(known, title="Samples per query")
+        .mark_line(point=alt.OverlayMarkDef(color=COLOURS[2]), color=COLOURS[2])
+        .encode(x=_log_axis(budget, _axis_title(budget)), y=alt.Y("k:Q", title="k").scale(zero=False))
+        .properties(width=WIDTH // 2, height=HEIGHT)
+    )
+    return alt.hconcat(tokens, samples).resolve_scale(color="independent")
+
+
+def overtraining_by_law(frame: "pd.DataFrame", label: str = "variant") -> Any:
+    """Tokens per parameter over Chinchilla's 20, a bar a law, with the lecture's 100x as a rule; column vs_20."""
+    known = frame.dropna(subset=["vs_20"])
+    y = alt.Y(f"{label}:N", title=None, sort=None).axis(labelLimit=320)
+    # Bars on a log axis start at its left end, which a dot does not have to explain.
+    dots = alt.Chart(known).mark_circle(size=110, color=COLOURS[0], opacity=1).encode(
+        x=_log_axis("vs_20", "pre-training tokens / (20 x active parameters)"), y=y,
+        tooltip=[f"{label}:N", alt.Tooltip("vs_20:Q", format=".3g")],
+    )  # fmt: skip
+    text = alt.Chart(known).mark_text(align="left", dx=9).encode(
+        x="vs_20:Q", y=y, text=alt.Text("vs_20:Q", format=".3g")
+    )  # fmt: skip
+    rule = alt.Chart().mark_rule(strokeDash=[4, 4], color="#888").encode(x=alt.datum(100.0))
+    title = "Over-training by law (dashed: the lecture's 100x)"
+    return alt.layer(rule, dots, text, data=known, title=title).properties(width=WIDTH)
+
+
+def files(charts: Mapping[str, Any]) -> dict[str, str | bytes]:
+    """Each chart as SVG and PNG, and all of them in one HTML file that needs no network."""
+    out: dict[str, str | bytes] = {}
+    for name, chart in charts.items():
+        svg, png = io.StringIO(), io.BytesIO()
+        chart.save(svg, format="svg")
+        chart.save(png, format="png", scale_factor=2)
+        out[f"{name}.svg"], out[f"{name}.png"] = svg.getvalue(), png.getvalue()
+    if charts:
+        page = io.StringIO()
+        whole = alt.vconcat(*charts.values()).resolve_scale(color="independent")
+        whole.save(page, format="html", inline=True)
+        out["charts.html"] = page.getvalue()
+    return out
+
+
+def _long_shares(frame: "pd.DataFrame", label: str) -> "pd.DataFrame":
+    columns = {f"share_{name}": words for name, words in PHASES.items()}
+    known = frame.dropna(subset=list(columns))
+    long = known.melt([label], list(columns), "phase", "share").replace({"phase": columns})
+    return long.assign(order=[list(PHASES.values()).index(phase) for phase in long["phase"]])
+
+
+def _phase_colour() -> alt.Color:
+    scale = alt.Scale(domain=list(PHASES.values()), range=COLOURS)
+    return alt.Color("phase:N", title=None, scale=scale).legend(orient="bottom")
+
+
+def _log_axis(field: str, title: str, channel: Any = alt.X) -> Any:
+    return (
+        channel(f"{_field(field)}:Q", title=title)
+        .scale(type="log", nice=False)
+        .axis(format="~e", tickCount=6, labelOverlap=True, gridColor="#eee")
+    )
+
+
+def _field(name: str) -> str:
+    """A dot in a column's name means nesting to Vega, unless it is escaped."""
+    return name.replace(".", "\\.")
+
+
+def _axis_title(budget: str) -> str:
+    units = {"compute_flop": "budget (FLOP)", "chip_hours": "budget (chip-hours)", "usd": "budget (USD)",
+             "energy_joule": "budget (J)", "target_loss": "target loss (nats/token)"}  # fmt: skip
+    return units.get(budget.rpartition(".")[2], budget)

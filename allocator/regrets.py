@@ -1,0 +1,37 @@
+"""Regret: the extra budget that a decision needs, over the optimum that reaches the same loss."""
+
+import math
+
+import equinox as eqx
+import numpy as np
+from jaxtyping import Float
+
+from allocator.optimum.result import Plan
+from allocator.optimum.solving import optimise
+from allocator.problem import DECISIONS, Decision, Problem, to_coordinates
+
+STARTS = 8  # besides a start near the optimum, where nothing certifies the cheapest plan
+
+
+def planned_coordinates(problem: Problem, plan: Plan) -> Float[np.ndarray, "4"]:
+    """A plan's decisions in a problem's coordinates, inside its box."""
+    assert plan.decision is not None
+    decision = Decision(*(float(getattr(plan.decision, name)) for name in DECISIONS))
+    return np.clip(to_coordinates(problem, decision), problem.lower, problem.upper)
+
+
+def least_cost(problem: Problem, log_reducible: float, start: Float[np.ndarray, "4"]) -> float:
+    """Least cost at which a problem's optimum, under the same fixed decisions, reaches a loss.
+
+    Raises `InfeasibleError` or `SolveError` where no budget does.
+    """
+    target = eqx.tree_at(
+        lambda p: (p.log_limit, p.minimise_cost), problem, (np.float64(log_reducible), np.float64(1.0))
+    )
+    return math.exp(float(optimise(target, start=start, starts=STARTS).point.derivatives.value[0]))
+
+
+def regret(problem: Problem, z: Float[np.ndarray, "4"], start: Float[np.ndarray, "4"]) -> float:
+    """Cost of a point over the least cost for its loss, minus one; `start` is near the optimum."""
+    cost = math.exp(float(problem.log_cost(z)))
+    return cost / least_cost(problem, float(problem.log_reducible(z)), start) - 1

@@ -77,6 +77,8 @@ def decisions_by_budget(frame: "pd.DataFrame", budget: str) -> alt.HConcatChart:
             x=_log_axis(budget, _axis_title(budget)),
             y=_log_axis("amount", "parameters, tokens", alt.Y),
             color=alt.Color("decision:N", title=None, sort=list(_DECISIONS.values())).legend(orient="bottom"),
+            # Dashes, since tokens served and pre-training tokens coincide at equal cost.
+            strokeDash=alt.StrokeDash("decision:N", sort=list(_DECISIONS.values()), legend=None),
             tooltip=["decision:N", alt.Tooltip("amount:Q", format=".3e")],
         )
         .properties(width=WIDTH, height=HEIGHT)
@@ -91,20 +93,26 @@ def decisions_by_budget(frame: "pd.DataFrame", budget: str) -> alt.HConcatChart:
 
 
 def overtraining_by_law(frame: "pd.DataFrame", label: str = "variant") -> Any:
-    """Tokens per parameter over Chinchilla's 20, a bar a law, with the lecture's 100x as a rule; column vs_20."""
+    """Tokens per parameter over Chinchilla's 20, a dot a law, with the lecture's 100x as a rule; column vs_20."""
     known = frame.dropna(subset=["vs_20"])
+    values = [100.0, *(float(value) for value in known["vs_20"])]
+    ends = [min(values) / 1.5, max(values) * 2]
+    x = alt.X("vs_20:Q", title="pre-training tokens / (20 x active parameters)")
+    x = x.scale(type="log", domain=ends, nice=False).axis(format="~r", tickCount=6, labelOverlap=True, gridColor="#eee")
     y = alt.Y(f"{label}:N", title=None, sort=None).axis(labelLimit=320)
     # Bars on a log axis start at its left end, which a dot does not have to explain.
-    dots = alt.Chart(known).mark_circle(size=110, color=COLOURS[0], opacity=1).encode(
-        x=_log_axis("vs_20", "pre-training tokens / (20 x active parameters)"), y=y,
-        tooltip=[f"{label}:N", alt.Tooltip("vs_20:Q", format=".3g")],
-    )  # fmt: skip
-    text = alt.Chart(known).mark_text(align="left", dx=9).encode(
-        x="vs_20:Q", y=y, text=alt.Text("vs_20:Q", format=".3g")
-    )  # fmt: skip
+    dots = alt.Chart(known).mark_circle(size=110, color=COLOURS[0], opacity=1)
+    dots = dots.encode(x=x, y=y, tooltip=[f"{label}:N", alt.Tooltip("vs_20:Q", format=".3g")])
+
+    def numbers(**mark: Any) -> alt.Chart:
+        text = alt.Chart(known).mark_text(align="left", dx=9, **mark)
+        return text.encode(x=x, y=y, text=alt.Text("vs_20:Q", format=".3~g"))
+
     rule = alt.Chart().mark_rule(strokeDash=[4, 4], color="#888").encode(x=alt.datum(100.0))
+    # The white halo keeps the rule from running through a number.
+    layers = rule, dots, numbers(stroke="white", strokeWidth=5), numbers()
     title = "Over-training by law (dashed: the lecture's 100x)"
-    return alt.layer(rule, dots, text, data=known, title=title).properties(width=WIDTH)
+    return alt.layer(*layers, data=known, title=title).properties(width=WIDTH)
 
 
 def files(charts: Mapping[str, Any]) -> dict[str, str | bytes]:

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import allocator
+from allocator.baselines import with_baselines
 from allocator.errors import AllocatorError
 from allocator.optimum.result import Baseline, Plan
 from allocator.scenario.reading import load, with_values
@@ -25,7 +26,7 @@ PURE_POWER = {  # every decision free, closed forms apply
 def planned(scenario: Scenario = LECTURE, **changes) -> Plan:
     """An optimum with its baselines; changes are key paths with `__` for the dot."""
     given = {path.replace("__", "."): value for path, value in changes.items()}
-    return allocator.compare(allocator.solve(with_values(scenario, given)))
+    return with_baselines(allocator.solve(with_values(scenario, given)))
 
 
 def baseline(plan: Plan, name: str) -> Baseline:
@@ -73,7 +74,7 @@ every_scenario = pytest.mark.parametrize("changes", SCENARIOS.values(), ids=SCEN
 @every_scenario
 def test_each_baseline_costs_the_budget_and_is_scored_by_evaluate(changes: dict):
     scenario = with_values(LECTURE, changes)
-    plan = allocator.compare(allocator.solve(scenario))
+    plan = with_baselines(allocator.solve(scenario))
     assert tuple(b.name for b in plan.baselines) == NAMES
     for found in plan.baselines:
         again = rescored(scenario, found)
@@ -86,7 +87,7 @@ def test_each_baseline_costs_the_budget_and_is_scored_by_evaluate(changes: dict)
 @every_scenario
 def test_a_rule_inside_the_scenarios_choices_is_never_better(changes: dict):
     """Regret >= 0 where the rule keeps to what the scenario fixes."""
-    plan = allocator.compare(allocator.solve(with_values(LECTURE, changes)))
+    plan = with_baselines(allocator.solve(with_values(LECTURE, changes)))
     assert baseline(plan, "equal_cost").regret >= -1e-9
     assert baseline(plan, "lecture").regret >= -1e-9
     if plan.decision_status["n_active"] == "free":
@@ -98,7 +99,7 @@ def test_a_rule_inside_the_scenarios_choices_is_never_better(changes: dict):
 @pytest.mark.parametrize("name", NAMES)
 def test_regret_against_bisection(changes: dict, name: str):
     scenario = with_values(LECTURE, changes)
-    found = baseline(allocator.compare(allocator.solve(scenario)), name)
+    found = baseline(with_baselines(allocator.solve(scenario)), name)
     assert found.regret == pytest.approx(found.cost / least_budget(scenario, found.loss) - 1, rel=1e-6)
 
 
@@ -111,7 +112,7 @@ def test_regret_is_never_negative_where_all_is_free(budget: float, traffic: floa
         "law.rl.exponent": rho,
         "law.test_time.exponent": gamma,
     }
-    plan = allocator.compare(allocator.solve(with_values(LECTURE, changes)))
+    plan = with_baselines(allocator.solve(with_values(LECTURE, changes)))
     assert all(b.regret >= -1e-9 for b in plan.baselines if b.decision is not None)
 
 
@@ -137,7 +138,7 @@ def test_equal_cost_shares_equally_at_another_budget():
 
 def test_equal_cost_is_thirds_where_all_is_free_and_best_in_size():
     scenario = with_values(LECTURE, PURE_POWER | {"law.rl.exponent": 0.05, "law.test_time.exponent": 0.12})
-    found = baseline(allocator.compare(allocator.solve(scenario)), "equal_cost")
+    found = baseline(with_baselines(allocator.solve(scenario)), "equal_cost")
     assert [p.share for p in rescored(scenario, found).phases.values()] == pytest.approx([1 / 3] * 3, rel=1e-9)
     for factor in (0.99, 1.01):  # the same shares at another size are worse
         n = found.decision.n_active * factor
@@ -148,7 +149,7 @@ def test_equal_cost_is_thirds_where_all_is_free_and_best_in_size():
 def test_equal_cost_keeps_a_bounded_phase_at_its_bound():
     """RL is held at 1e12 tokens; pre-training takes the rest of what serving leaves."""
     scenario = with_values(LECTURE, {"decisions.d_rl": {"max": 1e12}})
-    found = baseline(allocator.compare(allocator.solve(scenario)), "equal_cost")
+    found = baseline(with_baselines(allocator.solve(scenario)), "equal_cost")
     assert found.decision.d_rl == pytest.approx(1e12, rel=1e-9)
     assert found.decision.d_pretrain == pytest.approx((4.6656e26 - 1.5552e26 - 9e11 * 1e12) / 6e11, rel=1e-9)
 
@@ -170,7 +171,7 @@ def test_equal_shares_cost_what_the_divergence_says(alpha, beta, rho, gamma):
     C^-g prod s_i^-(g s*_i), g = b(1-w) + rho + gamma: the extra budget is exp(KL(s* || s)) - 1.
     """
     changes = PURE_POWER | {"law.rl.exponent": rho, "law.test_time.exponent": gamma}
-    found = baseline(allocator.compare(allocator.solve(with_values(LECTURE, changes))), "equal_cost")
+    found = baseline(with_baselines(allocator.solve(with_values(LECTURE, changes))), "equal_cost")
     w = (beta + rho + gamma) / (alpha + beta)
     shares = [beta * (1 - w) / (alpha * w), rho / (alpha * w), gamma / (alpha * w)]
     assert sum(shares) == pytest.approx(1, rel=1e-12)
@@ -185,7 +186,7 @@ def test_equal_shares_cost_what_the_divergence_says(alpha, beta, rho, gamma):
 @every_scenario
 def test_chinchilla_is_20_tokens_a_parameter_without_rl(changes: dict):
     scenario = with_values(LECTURE, changes)
-    d = baseline(allocator.compare(allocator.solve(scenario)), "chinchilla").decision
+    d = baseline(with_baselines(allocator.solve(scenario)), "chinchilla").decision
     assert d.d_pretrain == pytest.approx(20 * d.n_active, rel=1e-12)
     assert d.d_rl == pytest.approx(1e9 if "law.rl.unit_tokens" in changes else 0.0, rel=1e-12)
     assert d.k == 1.0
@@ -211,7 +212,7 @@ def test_gophers_budget_buys_chinchilla():
 def test_the_lectures_proportions(changes: dict):
     """D / R = 1.5, whatever the scale; D = kT exactly at the lecture's own budget, and where N or k can follow."""
     scenario = with_values(LECTURE, changes)
-    d = baseline(allocator.compare(allocator.solve(scenario)), "lecture").decision
+    d = baseline(with_baselines(allocator.solve(scenario)), "lecture").decision
     assert d.d_pretrain == pytest.approx(1.5 * d.d_rl, rel=1e-12)
     if "decisions.n_active" in changes:
         assert d.d_pretrain == pytest.approx(d.d_inference, rel=1e-9)
@@ -255,7 +256,7 @@ TARGETS = {
 @pytest.mark.parametrize("changes", TARGETS.values(), ids=TARGETS)
 def test_at_a_target_each_rule_reaches_the_loss_and_regret_is_what_it_costs_more(changes: dict):
     scenario = with_values(LECTURE, changes)
-    plan = allocator.compare(allocator.solve(scenario))
+    plan = with_baselines(allocator.solve(scenario))
     currency = "usd" if "hardware" in changes else "flop"
     for found in plan.baselines:
         again = rescored(scenario, found)
@@ -316,11 +317,11 @@ def test_a_steep_law_has_baselines_or_reasons():
 
 def test_a_plan_without_decisions_has_nothing_to_compare():
     failed = allocator.solve(with_values(LECTURE, {"objective.compute_flop": 1e20}), throw=False)
-    with pytest.raises(AllocatorError, match="compare"):
-        allocator.compare(failed)
+    with pytest.raises(AllocatorError, match="no decision to compare"):
+        with_baselines(failed)
 
 
 def test_comparing_keeps_the_plan():
     plan = allocator.solve(LECTURE)
     assert plan.baselines == ()
-    assert allocator.compare(plan).decision == plan.decision
+    assert with_baselines(plan).decision == plan.decision

@@ -8,8 +8,10 @@ import pytest
 from rich.console import Console
 
 import allocator
+from allocator.baselines import with_baselines
+from allocator.exports import frames
 from allocator.optimum.result import Plan
-from allocator.report import frames, print_plan, verdict, warning_lines
+from allocator.report import print_plan, verdict, warning_lines
 from allocator.scenario.reading import load, with_values
 
 H100 = {"hardware": {"chip": "h100-sxm", "mfu": 0.4, "usd_per_chip_hour": 2.5}}
@@ -18,17 +20,17 @@ PHASE_COLUMNS = ["phase", "model_flop", "flop", "share", "mfu", "overhead", "chi
 
 @pytest.fixture(scope="module")
 def plan() -> Plan:
-    return allocator.compare(allocator.solve(load("lecture")))
+    return with_baselines(allocator.solve(load("lecture")))
 
 
 @pytest.fixture(scope="module")
 def priced() -> Plan:
-    return allocator.compare(allocator.solve(with_values(load("lecture"), H100)))
+    return with_baselines(allocator.solve(with_values(load("lecture"), H100)))
 
 
 @pytest.fixture(scope="module")
 def training() -> Plan:
-    return allocator.compare(allocator.solve(load("gopher-budget")))
+    return with_baselines(allocator.solve(load("gopher-budget")))
 
 
 def failed(**changes) -> Plan:
@@ -160,7 +162,7 @@ def test_baselines_with_the_extra_budget(plan: Plan):
     text = text_of(plan)
     assert row(text, "chinchilla").rstrip().endswith("%")
     assert "259T" in row(text, "lecture  ")
-    assert "none: nothing is served" in text_of(allocator.compare(allocator.solve(load("gopher-budget"))))
+    assert "none: nothing is served" in text_of(with_baselines(allocator.solve(load("gopher-budget"))))
 
 
 def test_a_rule_without_regret_says_none(training: Plan):

@@ -14,12 +14,11 @@ from jaxtyping import Array, Bool, Float, Int
 
 from allocator.problem import Problem
 
-MAX_STEPS = 100
-SETTLED = 1e-9  # residual at which the active set may change; the iteration itself goes on until it stalls
-SIGN_TOLERANCE = 1e-10  # a multiplier this wrong is rounding
-ROUNDING = 1e-24  # squared residual below which steps are mostly noise
-SHORTEN, SHORTEST = 0.25, 1e-6  # backtracking
-LEAST_WEIGHT = 1e-3  # of the constraint in the merit
+MAX_STEPS = 200
+SETTLED = 1e-6  # Newton step, in logs, at which the active set is judged; the iteration itself goes on until it stalls
+ROUNDING = 1e-11  # Newton step below which steps are mostly noise
+SIGN_TOLERANCE = 1e-9  # a multiplier this wrong, relative to what it balances, is rounding
+SHORTEN, SHORTEST = 0.25, 1e-7  # backtracking
 
 
 class Derivatives(NamedTuple):
@@ -37,8 +36,8 @@ class KktPoint(NamedTuple):
     multiplier: Float[Array, ""]  # of the constraint, >= 0 at an optimum
     active: Int[Array, "4"]  # -1 at the lower bound, +1 at the upper, 0 free
     binding: Bool[Array, ""]  # the constraint holds with equality
-    residual: Float[Array, ""]  # norm of df + lam dg over free coordinates, and of lam g where binding
-    wrong_sign: Float[Array, ""]  # largest multiplier of a wrong sign, or constraint violation
+    step: Float[Array, ""]  # largest change of a coordinate that Newton still wants: the decisions' relative error
+    wrong_sign: Float[Array, ""]  # largest multiplier of a wrong sign, relative to what it balances
     curvature: Float[Array, ""]  # smallest eigenvalue of the reduced Hessian; +inf where nothing is left free
     derivatives: Derivatives
     steps: Int[Array, ""]
@@ -62,7 +61,7 @@ class _State(NamedTuple):
     active: Array
     binding: Array
     at: Derivatives  # at z
-    merit: Array  # squared KKT residual at z
+    matrix: Array  # of the KKT system at z
     dz: Array  # Newton direction at z
     dlam: Array
     length: Array  # of the next step to try
@@ -81,16 +80,6 @@ def _residual(value, jacobian, state_multiplier, active, binding):
     return jnp.append(stationary, jnp.where(binding, value[1], state_multiplier))
 
 
-def _merit(residual, multiplier):
-    """Squared residual, with the constraint weighed by what it is worth: its multiplier.
-
-    Unweighed, the second-order error of a long step along the constraint would outweigh small elasticities, and the
-    iteration would creep.
-    """
-    weights = jnp.ones(5).at[4].set(jnp.maximum(jnp.abs(multiplier), LEAST_WEIGHT))
-    return jnp.sum((weights * residual) ** 2)
-
-
 def _least_squares_multiplier(jacobian, active, binding):
     free = active == 0
     df, dg = jnp.where(free, jacobian[0], 0.0), jnp.where(free, jacobian[1], 0.0)
@@ -98,15 +87,20 @@ def _least_squares_multiplier(jacobian, active, binding):
     return jnp.where(binding & (square > 0), -(df @ dg) / jnp.where(square > 0, square, 1.0), 0.0)
 
 
-def _newton_direction(d: Derivatives, state: _State, residual):
-    free = (state.active == 0).astype(float)
-    hessian = (d.hessian[0] + state.multiplier * d.hessian[1]) * free[:, None] * free[None, :] + jnp.diag(1 - free)
+def _kkt_matrix(d: Derivatives, multiplier, active, binding):
+    free = (active == 0).astype(float)
+    hessian = (d.hessian[0] + multiplier * d.hessian[1]) * free[:, None] * free[None, :] + jnp.diag(1 - free)
     column = d.jacobian[1] * free
-    row = jnp.where(state.binding, d.jacobian[1] * free, 0.0)
-    corner = jnp.where(state.binding, 0.0, 1.0)
-    matrix = jnp.block([[hessian, column[:, None]], [row[None, :], corner[None, None]]])
-    step = jnp.linalg.solve(matrix, -residual)
-    return step[:4] * free, step[4]
+    row = jnp.where(binding, column, 0.0)
+    corner = jnp.where(binding, 0.0, 1.0)
+    return jnp.block([[hessian, column[:, None]], [row[None, :], corner[None, None]]])
+
+
+def _solve(matrix, residual):
+    """Newton correction, after each row is scaled by its largest entry: elasticities differ by orders of magnitude."""
+    scale = jnp.max(jnp.abs(matrix), axis=1)
+    scale = jnp.where(scale > 0, scale, 1.0)
+    return jnp.linalg.solve(matrix / scale[:, None], -residual / scale)
 
 
 def _step_to_box(problem: Problem, z, dz):
@@ -118,27 +112,42 @@ def _step_to_box(problem: Problem, z, dz):
     return longest, jnp.where(longest < 1.0, stopper, -1)
 
 
-def _wrong_signs(problem: Problem, active, gradient):
-    """By how much each bound multiplier has the wrong sign; fixed decisions have none."""
-    free = (active == 0) | (problem.lower == problem.upper)
-    return jnp.where(free, 0.0, jnp.maximum(active * gradient, 0.0))
+def _wrong_signs(problem: Problem, active, d: Derivatives, multiplier):
+    """By how much each bound multiplier has the wrong sign, relative to the two terms that make it up."""
+    gradient = _gradient_of_lagrangian(d.jacobian, multiplier)
+    size = jnp.abs(d.jacobian[0]) + jnp.abs(multiplier * d.jacobian[1])
+    free = (active == 0) | (problem.lower == problem.upper) | (size == 0)
+    return jnp.where(free, 0.0, jnp.maximum(active * gradient, 0.0) / jnp.where(free, 1.0, size))
+
+
+def _wrong_multiplier(d: Derivatives, multiplier, active, binding):
+    """By how much the constraint's multiplier is negative, relative to the elasticities it balances."""
+    free = active == 0
+    df, dg = (jnp.max(jnp.where(free, jnp.abs(row), 0.0)) for row in d.jacobian)
+    size = jnp.where(dg > 0, df / jnp.where(dg > 0, dg, 1.0), 1.0)
+    return jnp.where(binding, jnp.maximum(-multiplier, 0.0) / jnp.where(size > 0, size, 1.0), 0.0)
 
 
 def _change_active_set(problem: Problem, state: _State):
     """Release the bound whose multiplier is most wrong, or switch the constraint on or off."""
-    wrong = _wrong_signs(problem, state.active, _gradient_of_lagrangian(state.at.jacobian, state.multiplier))
+    wrong = _wrong_signs(problem, state.active, state.at, state.multiplier)
     worst = jnp.argmax(wrong)
     release = wrong[worst] > SIGN_TOLERANCE
     # Off where it holds the point back, and where no decision is left free to meet it with equality.
     nothing_free = jnp.all(state.active != 0) & (state.at.value[1] < 0)
-    slack = state.binding & ((state.multiplier < -SIGN_TOLERANCE) | nothing_free)
+    held_back = _wrong_multiplier(state.at, state.multiplier, state.active, state.binding) > SIGN_TOLERANCE
+    slack = state.binding & (held_back | nothing_free)
     violated = ~state.binding & (state.at.value[1] > SIGN_TOLERANCE)
     active = jnp.where(release & (jnp.arange(4) == worst), 0, state.active)
     return active, (state.binding | violated) & ~slack, release | slack | violated
 
 
 def _step(problem: Problem, state: _State) -> _State:
-    """Try the planned step: move and plan the next one, or shorten it, or conclude that the iteration has settled."""
+    """Try the planned step: move and plan the next one, or shorten it, or conclude that the iteration has settled.
+
+    A step is good if the correction that the old matrix would make from the new point is shorter than the last one:
+    a test in the decisions themselves, which no scaling of objective or constraint can fool.
+    """
     z = jnp.clip(state.z + state.length * state.dz, problem.lower, problem.upper)
     d = derivatives(problem, z)
     started = state.steps > 0
@@ -146,16 +155,19 @@ def _step(problem: Problem, state: _State) -> _State:
     active = jnp.where(stopped, jnp.sign(state.dz).astype(state.active.dtype), state.active)
     first_multiplier = _least_squares_multiplier(d.jacobian, active, state.binding)
     multiplier = jnp.where(started, state.multiplier + state.length * state.dlam, first_multiplier)
-    residual = _residual(d.value, d.jacobian, multiplier, active, state.binding)
+
+    residual = _residual(d.value, d.jacobian, multiplier, state.active, state.binding)
+    planned = jnp.max(jnp.abs(state.dz))
+    left = jnp.max(jnp.abs(_solve(state.matrix, residual)[:4]))
     # Near rounding only a real gain counts, or noise would keep the loop alive.
-    gain = jnp.where(state.merit < ROUNDING, 0.1, 1 - 1e-3 * state.length)
+    gain = jnp.where(planned < ROUNDING, 0.1, 1 - state.length / 4)
     at_bound_already = (state.stopper >= 0) & (state.length < 1e-12)
-    accepted = ~started | at_bound_already | (_merit(residual, state.multiplier) < gain * state.merit)
+    accepted = ~started | at_bound_already | (left < gain * planned)
 
     shorter = state.length * SHORTEN
-    stalled = ~accepted & ((state.merit < ROUNDING) | (shorter < SHORTEST))
+    stalled = ~accepted & ((planned < ROUNDING) | (shorter < SHORTEST))
     changed_active, changed_binding, changed = _change_active_set(problem, state)
-    judged = stalled & ((state.merit < SETTLED**2) | jnp.all(state.active != 0)) & changed
+    judged = stalled & (planned < SETTLED) & changed
 
     def choose(if_accepted, if_judged, otherwise):
         return jnp.where(accepted, if_accepted, jnp.where(judged, if_judged, otherwise))
@@ -169,13 +181,15 @@ def _step(problem: Problem, state: _State) -> _State:
         steps=state.steps + 1,
         done=stalled & ~judged,
     )
+    matrix = _kkt_matrix(here.at, here.multiplier, here.active, here.binding)
     residual = _residual(here.at.value, here.at.jacobian, here.multiplier, here.active, here.binding)
-    dz, dlam = _newton_direction(here.at, here, residual)
+    correction = _solve(matrix, residual)
+    dz = jnp.where(here.active == 0, correction[:4], 0.0)
     longest, stopper = _step_to_box(problem, here.z, dz)
     return here._replace(
-        merit=_merit(residual, here.multiplier),
+        matrix=matrix,
         dz=dz,
-        dlam=dlam,
+        dlam=correction[4],
         length=choose(longest, longest, shorter),
         stopper=choose(stopper, stopper, -1),
     )
@@ -190,7 +204,7 @@ def _reduced_curvature(d: Derivatives, multiplier, active, binding):
     hessian = projector @ (d.hessian[0] + multiplier * d.hessian[1]) @ projector
     open_directions = jnp.sum(free) - (square > 0)
     # Closed directions get a large eigenvalue so that the smallest belongs to an open one.
-    shifted = hessian + 1e6 * (jnp.eye(4) - projector)
+    shifted = hessian + 10 * jnp.max(jnp.abs(hessian)) * (jnp.eye(4) - projector)
     return jnp.where(open_directions > 0, jnp.linalg.eigvalsh(shifted)[0], jnp.inf)
 
 
@@ -213,7 +227,7 @@ def polish(
         active=active,
         binding=jnp.asarray(binding),
         at=Derivatives(jnp.zeros(2), jnp.zeros((2, 4)), jnp.zeros((2, 4, 4))),
-        merit=jnp.asarray(jnp.inf),
+        matrix=jnp.eye(5),
         dz=nothing,
         dlam=zero,
         length=zero,  # the first step goes nowhere: it evaluates the start
@@ -222,15 +236,15 @@ def polish(
         done=jnp.asarray(False),
     )
     state = jax.lax.while_loop(lambda s: ~s.done & (s.steps < max_steps), partial(_step, problem), state)
-    wrong = jnp.max(_wrong_signs(problem, state.active, _gradient_of_lagrangian(state.at.jacobian, state.multiplier)))
-    of_constraint = jnp.where(state.binding, -state.multiplier, state.at.value[1])
+    wrong = jnp.max(_wrong_signs(problem, state.active, state.at, state.multiplier))
+    wrong = jnp.maximum(wrong, _wrong_multiplier(state.at, state.multiplier, state.active, state.binding))
     return KktPoint(
         z=state.z,
         multiplier=state.multiplier,
         active=state.active,
         binding=state.binding,
-        residual=jnp.sqrt(state.merit),
-        wrong_sign=jnp.maximum(jnp.maximum(wrong, of_constraint), 0.0),
+        step=jnp.max(jnp.abs(state.dz)),
+        wrong_sign=jnp.where(state.binding, wrong, jnp.maximum(wrong, state.at.value[1])),
         curvature=_reduced_curvature(state.at, state.multiplier, state.active, state.binding),
         derivatives=state.at,
         steps=state.steps,

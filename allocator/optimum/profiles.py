@@ -46,7 +46,7 @@ def minima_in_size(problem: Problem, z: Float[Vector, "4"]) -> Minima:
     # A size that the budget cannot pay for is solved as its neighbour again: the batch would wait for it in vain.
     stand_in = np.flatnonzero(lawful)[np.clip(np.cumsum(lawful) - 1, 0, None)] if lawful.any() else np.arange(SIZES)
     points = jax.tree.map(np.asarray, _optima_at_sizes(problem, log_n[stand_in], starts[stand_in]))
-    solved = lawful & (points.residual < 1e-8) & (points.wrong_sign < 1e-8)
+    solved = lawful & (points.step < 1e-7) & (points.wrong_sign < 1e-8)
     slope = points.derivatives.jacobian[:, 0, 0] + points.multiplier * points.derivatives.jacobian[:, 1, 0]
     found, slope = points.z[solved], slope[solved]
     turns = np.flatnonzero((slope[:-1] < 0) & (slope[1:] >= 0))

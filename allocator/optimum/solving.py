@@ -19,6 +19,7 @@ from allocator.problem import Decision, Problem, to_decision
 
 RESIDUAL = 1e-8  # relative to the largest elasticity
 CONSTRAINT = 1e-9  # relative to the budget or to the reducible target loss
+STEP = 1e-7  # Newton's last step in logs, which is the decisions' relative error; 1e-12 and less as a rule
 RETRIES = 8  # further starts where the first fails although one local optimum is all there is
 STARTS = 32  # for problems that may have several local optima
 
@@ -144,7 +145,8 @@ def _verifies(point: KktPoint) -> bool:
     if not (np.isfinite(point.z).all() and np.isfinite(point.derivatives.value).all()):
         return False
     kkt, constraint = _residuals(point)
-    return bool(kkt < RESIDUAL and constraint < CONSTRAINT and point.wrong_sign < RESIDUAL and point.curvature > 0)
+    exact = kkt < RESIDUAL and constraint < CONSTRAINT and point.step < STEP
+    return bool(exact and point.wrong_sign < RESIDUAL and point.curvature > 0)
 
 
 def _best(problem: Problem, found: Sequence[KktPoint | None], kind: str, starts: int) -> Solution:

@@ -49,12 +49,15 @@ def _baseline(plan: Plan, problem: Problem, name: str, rule: Callable[[Problem, 
         z = to_coordinates(problem, decision)
         figures = account(problem, z)
         cost = figures.cost
-        if not math.isfinite(figures.loss):
-            raise _NotApplicableError("the law gives no finite loss there")
+        if not (math.isfinite(figures.log_reducible) and math.isfinite(figures.cost)):
+            raise _NotApplicableError("its loss or cost is beyond what numbers hold")
         start = planned_coordinates(problem, plan)
-        regret = cost / least_cost(problem, math.log(figures.reducible_loss), start) - 1
-    except (_NotApplicableError, NoPlanError) as error:
+        regret = cost / least_cost(problem, figures.log_reducible, start) - 1
+    except _NotApplicableError as error:
         return Baseline(name, None, math.nan, math.nan, math.nan, str(error))
+    except NoPlanError:
+        reason = "no budget brings the best plan within the scenario's bounds to the loss of this one"
+        return Baseline(name, None, math.nan, math.nan, math.nan, reason)
     planned = PlannedDecision.of(decision, float(problem.costs.lifetime_tokens))
     return Baseline(name, planned, figures.loss, cost, regret)
 

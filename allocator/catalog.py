@@ -169,6 +169,11 @@ def _law_faults(content: Mapping[str, Any]) -> Iterator[str]:
     given, expected = content.get("parameters", {}), LAW_PARAMETERS[content["kind"]]
     if set(given) != set(expected):
         yield f"parameters: a {content['kind']} law has {', '.join(expected)}, got {', '.join(given) or 'none'}"
+    for name in given:  # sizes and exponents; only an irreducible loss may be 0, and no exponent is above 10
+        low_enough = name in ("A", "B", "p", "q", "E", "epsilon", "kappa") or given[name] <= 10
+        if given[name] < 0 or (given[name] == 0 and name != "E") or not low_enough:
+            rule = f"must be {'>=' if name == 'E' else '>'} 0{'' if low_enough else ' and <= 10'}"
+            yield f"parameters.{name}: {rule}, got {given[name]!r}"
 
 
 def _laws() -> Iterator[Record]:

@@ -1,10 +1,13 @@
 """The commands: they parse, call and print; whatever computes is imported inside them, so that --help is instant."""
 
 import gc
+import io
 import json
 import os
+import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
@@ -14,7 +17,7 @@ import typer
 from allocator import __version__
 from allocator.errors import AllocatorError, NoPlanError, ScenarioError
 
-DONE, NO_PLAN, WRONG_INPUT = 0, 1, 2
+DONE, NO_PLAN, WRONG_INPUT, INTERRUPTED = 0, 1, 2, 130
 
 app = typer.Typer(
     add_completion=False,
@@ -40,6 +43,26 @@ ScenarioName = Annotated[str, typer.Argument(metavar="SCENARIO", help="A shipped
 Overrides = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a key, e.g. objective.compute_flop=1e27.")
 ]
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is not a number") from None
+
+
+def _seed(text: str) -> int:
+    try:
+        seed = int(text)
+    except ValueError:
+        seed = -1
+    if seed < 0:
+        raise typer.BadParameter(f"{text!r} is not a whole number >= 0")
+    return seed
+
+
+Seed = Annotated[int, typer.Option("--seed", parser=_seed, metavar="INTEGER", help="Of the further starts.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 Out = Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Write the tables as CSV, and the JSON.")]
 
@@ -49,14 +72,14 @@ def _root(
     context: typer.Context, version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False
 ) -> None:
     if version:
-        print(__version__)
+        _print(__version__)
     elif context.invoked_subcommand is None:
-        print(context.get_help())
+        _print(context.get_help())
 
 
 @app.command()
 def plan(
-    scenario: ScenarioName = "lecture", sets: Overrides = None, as_json: Json = False, out: Out = None, seed: int = 0
+    scenario: ScenarioName = "lecture", sets: Overrides = None, as_json: Json = False, out: Out = None, seed: Seed = 0
 ) -> None:
     """Find the best split of a lifetime budget, and say how much worse the rules of thumb are."""
     loaded = _load(scenario, sets)
@@ -75,10 +98,12 @@ def plan(
 @app.command()
 def evaluate(
     scenario: ScenarioName = "lecture",
-    n_active: Annotated[float | None, typer.Option(help="Active parameters.")] = None,
-    d_pretrain: Annotated[float | None, typer.Option(help="Pre-training tokens.")] = None,
-    d_rl: Annotated[float | None, typer.Option(help="RL tokens.")] = None,
-    k: Annotated[float | None, typer.Option(help="Samples per query.")] = None,
+    n_active: Annotated[float | None, typer.Option(parser=_number, metavar="NUMBER", help="Active parameters.")] = None,
+    d_pretrain: Annotated[
+        float | None, typer.Option(parser=_number, metavar="NUMBER", help="Pre-training tokens.")
+    ] = None,
+    d_rl: Annotated[float | None, typer.Option(parser=_number, metavar="NUMBER", help="RL tokens.")] = None,
+    k: Annotated[float | None, typer.Option(parser=_number, metavar="NUMBER", help="Samples per query.")] = None,
     sets: Overrides = None,
     as_json: Json = False,
     out: Out = None,
@@ -96,7 +121,7 @@ def evaluate(
         raise ScenarioError([f"decisions.{name}: not fixed by the scenario; give --{name.replace('_', '-')}"
                              for name in missing])  # fmt: skip
     names = "n_active", "d_pretrain", "d_rl", "k"
-    scored = evaluate_decision(loaded, **{name: decisions[name] for name in names})  # pyright: ignore[reportArgumentType]
+    scored = evaluate_decision(loaded, **{name: decisions[name] for name in names})  # pyright: ignore
     _show_plan(scored, as_json, out, schema="allocator.evaluate/1")
 
 
@@ -115,9 +140,9 @@ def compare(scenario: ScenarioName = "lecture", sets: Overrides = None, as_json:
 
         _write(out, comparison_files(compared) | {"compare.json": _json(values)}, quiet=as_json)
     if as_json:
-        print(_json(values))
+        _print(_json(values))
     else:
-        report.print_comparison(compared, _console())
+        _show(lambda console: report.print_comparison(compared, console))
 
 
 @app.command()
@@ -142,9 +167,9 @@ def diff(
 
         _write(out, {"diff.csv": rows_csv(rows), "diff.json": _json(values)}, quiet=as_json)
     if as_json:
-        print(_json(values))
+        _print(_json(values))
     else:
-        report.print_diff(rows, (a, b), _console())
+        _show(lambda console: report.print_diff(rows, (a, b), console))
 
 
 @app.command()
@@ -168,9 +193,9 @@ def catalog(
             quiet=as_json,
         )
     if as_json:
-        print(_json(listing.to_dict()))
+        _print(_json(listing.to_dict()))
     else:
-        listings.print_listing(listing, _console())
+        _show(lambda console: listings.print_listing(listing, console))
 
 
 @scenario_app.command("new")
@@ -179,40 +204,41 @@ def scenario_new(path: Annotated[Path | None, typer.Argument(help="File to write
     from allocator.catalog import scenario_template
     from allocator.outputs import write_new_file
 
-    if path is None:
-        print(scenario_template(), end="")
+    if path is None or str(path) == "-":
+        _print(scenario_template())
     else:
         write_new_file(path, scenario_template())
-        print(f"wrote {path}; next: allocator plan {path}")
+        _print(f"wrote {path}; next: allocator plan {path}")
 
 
 @scenario_app.command("check")
 def scenario_check(scenario: ScenarioName, sets: Overrides = None, as_json: Json = False) -> None:
     """Check a scenario file; every fault is one line with its key path."""
     loaded = _load(scenario, sets)
-    print(_json({"schema": "allocator.scenario/1", "valid": True, "title": loaded.title}) if as_json else
+    _print(_json({"schema": "allocator.scenario/1", "valid": True, "title": loaded.title}) if as_json else
           f"{scenario}: ok ({loaded.title})")  # fmt: skip
 
 
 @scenario_app.command("show")
 def scenario_show(scenario: ScenarioName = "lecture", sets: Overrides = None, as_json: Json = False) -> None:
-    """Print a scenario as it is understood, with overrides applied and defaults filled in."""
-    loaded = _load(scenario, sets)
-    values = loaded.model_dump(mode="json", exclude_none=True)
+    """Print a scenario as it is understood, with overrides applied; what it leaves unsaid stays so."""
+    values = _load(scenario, sets).to_values()
     if as_json:
-        print(_json({"schema": "allocator.scenario/1", "scenario": values}))
+        _print(_json({"schema": "allocator.scenario/1", "scenario": values}))
         return
     import tomli_w
 
-    print(tomli_w.dumps(values), end="")
+    _print(tomli_w.dumps(values))
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run a command; errors are one line each on stderr, never a traceback."""
     gc.disable()  # a command is short, and collecting while JAX is imported and traced costs it a tenth
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal without Unicode shows ? for a bar
     try:
         code = typer.main.get_command(app).main(arguments, prog_name="allocator", standalone_mode=False)
-        sys.stdout.flush()
         sys.exit(code if isinstance(code, int) else DONE)
     except typer.TyperException as error:  # a wrong command line
         _fail([error.format_message() if isinstance(error, typer.BadParameter) else str(error)])
@@ -221,12 +247,29 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     except ScenarioError as error:
         _fail(error.lines)
     except AllocatorError as error:
-        _fail([error.format_message() if isinstance(error, typer.BadParameter) else str(error)])
+        _fail([str(error)])
     except (typer.Abort, KeyboardInterrupt):
-        _fail(["interrupted"], 130)
-    except BrokenPipeError:  # the reader has gone, say `| head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(DONE)
+        _interrupted()
+
+
+def _interrupted(*_: Any) -> NoReturn:
+    """Leave at once: a thread that is compiling cannot be unwound."""
+    with suppress(OSError, ValueError, AttributeError):
+        print("error: interrupted", file=sys.stderr, flush=True)
+    os._exit(INTERRUPTED)
+
+
+def _print(text: str) -> None:
+    """Write to standard output; a reader that has gone away is no error, a full disk is one."""
+    try:
+        sys.stdout.write(text if text.endswith("\n") else f"{text}\n")
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os._exit(DONE)  # at exit Python would try to flush again, and complain
+    except (OSError, ValueError, AttributeError) as error:  # closed, or none at all
+        with suppress(OSError, ValueError, AttributeError):
+            print(f"error: standard output: {getattr(error, 'strerror', None) or 'is closed'}", file=sys.stderr)
+        os._exit(WRONG_INPUT)
 
 
 def _compile_fast() -> None:
@@ -255,11 +298,11 @@ def _show_plan(result: Any, as_json: bool, out: Path | None, schema: str | None 
 
         _write(out, plan_files(result) | {"plan.json": _json(values)}, quiet=as_json)
     if as_json:
-        print(_json(values))
+        _print(_json(values))
     elif result.decision is not None:
         from allocator.report import print_plan
 
-        print_plan(result, _console())
+        _show(lambda console: print_plan(result, console))
     if result.decision is None:
         _fail([f"{result.reason}"], NO_PLAN)
 
@@ -269,15 +312,20 @@ def _write(out: Path, files: Mapping[str, str | bytes], *, quiet: bool) -> None:
 
     write_folder(out, files)
     if not quiet:
-        print(f"wrote {', '.join(files)} to {out}")
+        _print(f"wrote {', '.join(files)} to {out}")
 
 
 def _json(values: Mapping[str, Any]) -> str:
     return json.dumps(values, indent=1, allow_nan=False)
 
 
-def _console() -> Any:
+def _show(draw: Callable[[Any], None]) -> None:
+    """Draw tables on a console, then write them at once."""
     from rich.console import Console
 
+    terminal = sys.stdout is not None and sys.stdout.isatty()
     # Piped output keeps its columns: 120 is what a table needs, whatever the terminal would be.
-    return Console(width=None if sys.stdout.isatty() else 120, highlight=False, markup=False)
+    width = shutil.get_terminal_size().columns if terminal else 120
+    console = Console(file=io.StringIO(), width=width, force_terminal=terminal, highlight=False, markup=False)
+    draw(console)
+    _print(console.file.getvalue())  # pyright: ignore[reportAttributeAccessIssue]

@@ -8,7 +8,7 @@ import pandas as pd
 
 from allocator import charts
 from allocator.comparisons import Comparison
-from allocator.optimum.result import Plan
+from allocator.optimum.result import Plan, PlannedDecision
 from allocator.sweeps import sweep, sweep_frame
 
 BUDGETS = 21  # of the curves along the budget
@@ -43,7 +43,8 @@ def frames(plan: Plan) -> dict[str, Any]:
                     "reason": b["reason"],
                 }
                 for b in values["baselines"]
-            ]
+            ],
+            columns=["baseline", *PlannedDecision.__dataclass_fields__, "loss", "cost", "regret", "reason"],
         ),
         "warnings": pd.DataFrame(
             [{**w, "assumed": w["path"] in assumed} for w in values["warnings"]],

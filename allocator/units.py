@@ -14,10 +14,11 @@ def short_count(value: float) -> str:
         return "-"
     if value == 0:
         return "0"
-    if not 1e-3 <= abs(value) < 1e17:
+    rounded = abs(float(f"{value:.2e}"))  # so that 999.6 is 1.00k and not 1000
+    if not 1e-3 <= rounded < 1e17:
         return f"{value:.3g}"
     for scale, suffix in _PREFIXES:
-        if abs(value) >= 0.9995 * scale:
+        if rounded >= scale:
             return f"{significant(value / scale)}{suffix}"
     return significant(value)
 
@@ -26,7 +27,13 @@ def significant(value: float, digits: int = 3) -> str:
     """Write a number to so many significant digits, without an exponent between 1e-3 and 1e6."""
     if value == 0 or not math.isfinite(value):
         return "0" if value == 0 else "-"
-    if not 1e-3 <= abs(value) < 1e6:
+    rounded = abs(float(f"{value:.{digits - 1}e}"))  # so that 9.996 is 10.0 and not 10.00
+    if not 1e-3 <= rounded < 1e6:
         return f"{value:.{digits - 1}e}"
-    decimals = max(digits - 1 - math.floor(math.log10(abs(value)) + 1e-12), 0)
+    decimals = max(digits - 1 - math.floor(math.log10(rounded)), 0)
     return f"{value:,.{decimals}f}"
+
+
+def tidy(value: float) -> float:
+    """Round to 14 digits: a number that went through log and exp comes back as it was stated."""
+    return float(f"{value:.13e}")

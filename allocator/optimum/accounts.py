@@ -21,6 +21,7 @@ class Account:
     d_inference: float
     loss: float
     reducible_loss: float
+    log_reducible: float
     elasticities: Decision[float]  # -dlog(L - floor)/dlog x
     model_flop: list[float]  # by phase
     flop: list[float]  # model FLOP x overhead, by phase
@@ -53,13 +54,14 @@ def account(problem: Problem, z: Float[Vector, "4"]) -> Account:
     figures = jax.device_get(_figures(problem, z))
     decision, log_reducible, elasticities, model, flop, cost, overheads = (f.tolist() for f in figures)
     reducible = float(np.exp(log_reducible))
-    # Serving's overhead is that of decode and prefill together, by what they cost.
-    overheads = [f / m if m > 0 else o for f, m, o in zip(flop, model, overheads, strict=True)]
+    if float(problem.costs.prompt_tokens) > 0:  # decode and prefill together, by what they cost
+        overheads[2] = flop[2] / model[2]
     return Account(
         decision=Decision(*decision),
         d_inference=decision[3] * float(problem.costs.lifetime_tokens),
         loss=float(problem.law.floor) + reducible,
         reducible_loss=reducible,
+        log_reducible=log_reducible,
         elasticities=Decision(*elasticities),
         model_flop=model,
         flop=flop,

@@ -2,14 +2,15 @@
 
 from jaxtyping import Float
 
+from allocator.errors import SolveError
 from allocator.laws.product import Product
 from allocator.problem import DECISIONS, Problem, Vector
 
 NEAR_END = 1.0  # in the solver's logarithmic coordinates, of a box a hundred decades wide
 
 
-def runaway_reason(problem: Problem) -> str | None:
-    """Say which exponents send N to 0 in the product form, or None where they do not.
+def runaway(problem: Problem) -> SolveError | None:
+    """The error that says which exponents send N to 0 in the product form, or None where they do not.
 
     Shrinking N by a factor buys that factor more RL tokens and samples; that pays for ever once
     rho + gamma >= alpha (the larger of the two where they overlap), counting only decisions that are free to grow.
@@ -29,9 +30,11 @@ def runaway_reason(problem: Problem) -> str | None:
     if total < alpha:
         return None
     names = " + ".join(name for name, _ in counted)
-    return (
-        f"{names} = {total:.6g} must be < {alpha:.6g}, the law's exponent in N: as it is, an ever smaller model with "
-        "ever more tokens is ever better; fix decisions.n_active or give it a min"
+    return SolveError(
+        f"no interior optimum: {names} = {total:.6g} must be < {alpha:.6g}, the law's exponent in N: as it is, an ever "
+        "smaller model with ever more tokens is ever better; fix decisions.n_active or give it a min",
+        {"path": names, "value": total, "below": alpha},
+        status="no_interior_optimum",
     )
 
 

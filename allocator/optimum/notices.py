@@ -15,6 +15,7 @@ from allocator.units import short_count, significant
 # Largest RL compute over pre-training compute in a public study with several model sizes (arXiv 2509.25300).
 LARGEST_PUBLIC_RL_SHARE = 3e-5
 OVERHEAD_RANGE = (1.0, 30.0)
+ROUNDING = 1e-9  # a value on a limit is not beyond it
 
 
 def notices(scenario: Scenario, built: Built, account: Account, status: dict[str, str]) -> tuple[Notice, ...]:
@@ -91,7 +92,7 @@ def _fit_range(built: Built, account: Account) -> Iterator[Notice]:
     }
     for name, value in values.items():
         low, high = known.get(f"{name}_min", 0.0), known.get(f"{name}_max", math.inf)
-        if not low <= value <= high:
+        if not low * (1 - ROUNDING) <= value <= high * (1 + ROUNDING):
             limit, word = (low, "below") if value < low else (high, "above")
             yield Notice(
                 f"extrapolates_{name}",
@@ -105,7 +106,7 @@ def _fit_range(built: Built, account: Account) -> Iterator[Notice]:
 def _overheads(account: Account) -> Iterator[Notice]:
     low, high = OVERHEAD_RANGE
     for path, overhead in zip(("pretraining", "rl", "inference"), account.overheads, strict=True):
-        if not low * (1 - 1e-9) <= overhead <= high:
+        if not low * (1 - ROUNDING) <= overhead <= high * (1 + ROUNDING):
             yield Notice(
                 "overhead_unusual",
                 f"{path}.overhead",

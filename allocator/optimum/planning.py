@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -26,7 +27,7 @@ from allocator.optimum.result import (
 )
 from allocator.optimum.solving import Solution, optimise
 from allocator.precision import require_float64
-from allocator.problem import DECISIONS, Decision, to_coordinates
+from allocator.problem import DECISIONS, LARGEST, SMALLEST, Decision, to_coordinates
 from allocator.scenario.building import Built, build, objective_of
 from allocator.scenario.schema import Scenario
 
@@ -61,17 +62,20 @@ def evaluate(
     """
     require_float64()
     given = {"n_active": n_active, "d_pretrain": d_pretrain, "d_rl": d_rl, "k": k}
-    built = build(scenario, law)
+    built = build(scenario, law, limit=False)
     zero_rl = built.problem.law.rl_axis.allows_zero
     faults = [
-        f"{name}: got {value!r}; must be a finite number {'>= 0' if name == 'd_rl' and zero_rl else '> 0'}"
+        f"{name}: got {value!r}; must be from {SMALLEST:g} to {LARGEST:g}"
         for name, value in given.items()
-        if not math.isfinite(value) or value < 0 or (value == 0 and not (name == "d_rl" and zero_rl))
+        if not (SMALLEST <= value <= LARGEST or (value == 0 and name == "d_rl" and zero_rl))
     ]
     if faults:
         raise ScenarioError(faults)
     z = to_coordinates(built.problem, Decision(n_active, d_pretrain, d_rl, k))
     figures = account(built.problem, z)
+    if not (math.isfinite(figures.loss) and math.isfinite(figures.cost) and sum(figures.flop) > 0):
+        raise ScenarioError(["decisions: their loss or cost is beyond what numbers hold"])
+    figures = replace(figures, decision=Decision(n_active, d_pretrain, d_rl, k))  # as given, not through logs
     status: dict[str, str] = dict.fromkeys(DECISIONS, "fixed")
     return _plan(scenario, built, figures, status, status="evaluated", extra=_limit_notices(built, figures))
 

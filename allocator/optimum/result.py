@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from allocator.problem import Decision, Problem
 from allocator.scenario.schema import Scenario
-from allocator.units import short_count, significant
+from allocator.units import short_count, significant, tidy
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -47,7 +47,8 @@ class PlannedDecision:
     @classmethod
     def of(cls, decision: Decision[float], lifetime_tokens: float) -> "PlannedDecision":
         """A decision with the tokens that serving it generates."""
-        return cls(decision.n_active, decision.d_pretrain, decision.d_rl, decision.k, decision.k * lifetime_tokens)
+        n, d, r, k = (tidy(value) for value in decision)
+        return cls(n, d, r, k, k * lifetime_tokens)
 
 
 @dataclass(frozen=True)

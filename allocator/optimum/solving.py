@@ -9,7 +9,7 @@ from jaxtyping import Float
 
 from allocator.errors import InfeasibleError, SolveError
 from allocator.optimum import certificates
-from allocator.optimum.interior import runaway_decisions, runaway_reason
+from allocator.optimum.interior import runaway, runaway_decisions
 from allocator.optimum.newton import KktPoint, polish
 from allocator.optimum.profiles import minima_in_size
 from allocator.optimum.slsqp import find_basin
@@ -55,9 +55,9 @@ def optimise(
     `starts` is how many starts compete where nothing certifies the optimum.
     """
     require_float64()
-    reason = runaway_reason(problem)
-    if reason is not None:
-        raise SolveError(f"no interior optimum: {reason}", status="no_interior_optimum")
+    error = runaway(problem)
+    if error is not None:
+        raise error
     kind = certificates.certificate_kind(problem)
     if kind == certificates.BEST_OF_STARTS:
         grid = _feasible_grid(problem)
@@ -158,6 +158,7 @@ def _best(problem: Problem, found: Sequence[KktPoint | None], kind: str, starts:
     if names:
         raise SolveError(
             f"no interior optimum: {', '.join(names)} ran to the end of the search range; fix or bound it",
+            {"path": f"decisions.{names[0]}", "value": None},
             status="no_interior_optimum",
         )
     kkt, constraint = _residuals(point)

@@ -1,7 +1,7 @@
 """A scenario turned into the problem that the optimiser solves, with what the plan must tell about its parts."""
 
 from dataclasses import dataclass
-from math import isnan, nan
+from math import nan
 from typing import Any
 
 from allocator import catalog
@@ -13,12 +13,13 @@ from allocator.costs import (
     Machine,
     PhaseCost,
 )
-from allocator.errors import InfeasibleError, ScenarioError
+from allocator.errors import InfeasibleError
 from allocator.laws.law import Law, PretrainingLaw
 from allocator.problem import DECISIONS, Problem, make_problem
 from allocator.scenario.building_laws import build_law, build_pretraining
 from allocator.scenario.forms import least_k, uses_k
-from allocator.scenario.schema import Bounds, Chip, Scenario
+from allocator.scenario.machines import machine_figures
+from allocator.scenario.schema import Bounds, Hardware, Scenario
 from allocator.units import SECONDS_PER_DAY
 
 _ASSUMED_TERMS = ("exponent", "scale_tokens", "unit_tokens", "floor_share", "scale")
@@ -39,8 +40,11 @@ class Built:
     currency: str
 
 
-def build(scenario: Scenario, law: Law | None = None) -> Built:
-    """Build the problem; `law` replaces the scenario's own [law] section."""
+def build(scenario: Scenario, law: Law | None = None, *, limit: bool = True) -> Built:
+    """Build the problem; `law` replaces the scenario's own [law] section.
+
+    Without `limit` a target that the law cannot reach is let pass: given decisions can be scored all the same.
+    """
     record, pretraining = None, None
     if law is None:
         record = catalog.law_record(scenario.law.pretraining, folder=scenario.folder)
@@ -48,8 +52,7 @@ def build(scenario: Scenario, law: Law | None = None) -> Built:
         law = build_law(scenario, pretraining)
     costs = build_costs(scenario)
     kind, value, currency = objective_of(scenario)
-    _require_figures(costs, currency)
-    if kind == "target_loss" and value <= law.floor:
+    if limit and kind == "target_loss" and value <= law.floor:
         raise InfeasibleError(
             f"objective.target_loss: {value:g} must be > {law.floor:g}, the law's floor, which no budget goes below",
             {"path": "objective.target_loss", "value": float(law.floor)},
@@ -58,8 +61,8 @@ def build(scenario: Scenario, law: Law | None = None) -> Built:
     problem = make_problem(
         law,
         costs,
-        budget=None if kind == "target_loss" else value,
-        target_loss=value if kind == "target_loss" else None,
+        budget=None if kind == "target_loss" and limit else value,
+        target_loss=value if kind == "target_loss" and limit else None,
         currency=currency,
         fixed=fixed,
         bounds=bounds,
@@ -95,7 +98,7 @@ def build_costs(scenario: Scenario) -> Costs:
 
     rl, inference = scenario.rl, scenario.inference
     decode = overhead(inference.overhead, inference.mfu, phases["inference"] and phases["inference"].mfu)
-    serving = _machine(hardware, phases["inference"])
+    serving = _machine(hardware, "inference")
     # Prefill is compute bound like pre-training, so without a figure of its own it runs at the pre-training MFU.
     prefill = overhead(inference.prefill_overhead or 1.0, inference.prefill_mfu)
     tokens = lifetime_tokens(scenario)
@@ -104,12 +107,12 @@ def build_costs(scenario: Scenario) -> Costs:
         pretrain=PhaseCost(
             PRETRAIN_FLOP_PER_PARAM_TOKEN,
             Constant(scenario.pretraining.overhead),
-            _machine(hardware, phases["pretraining"]),
+            _machine(hardware, "pretraining"),
         ),
         rl=PhaseCost(
             rl.flop_per_param_token,
             overhead(rl.overhead, rl.mfu, phases["rl"] and phases["rl"].mfu),
-            _machine(hardware, phases["rl"]),
+            _machine(hardware, "rl"),
         ),
         decode=PhaseCost(SERVE_FLOP_PER_PARAM_TOKEN, decode, serving),
         prefill=PhaseCost(SERVE_FLOP_PER_PARAM_TOKEN, prefill, serving),
@@ -117,34 +120,6 @@ def build_costs(scenario: Scenario) -> Costs:
         prompt_tokens=prompts,
         pretrain_mfu=pretrain_mfu,
     )
-
-
-def _require_figures(costs: Costs, currency: str) -> None:
-    """Refuse a currency whose figures nobody gave; a phase that costs nothing needs none."""
-    if currency == "compute_flop":
-        return
-    lines = []
-    if costs.pretrain_mfu is None:
-        lines.append(f"pretraining.mfu: required, since the objective counts {currency}")
-    phases = [("pretraining", costs.pretrain), ("rl", costs.rl)]
-    if costs.lifetime_tokens > 0:
-        phases.append(("inference", costs.decode))
-    needs = {"peak_flop_per_s": "a chip"} | {
-        "chip_hours": {},
-        "usd": {"usd_per_chip_hour": "a chip with a known price"},
-        "energy_joule": {"power_w": "a chip with a known power"},
-    }[currency]
-    for figure, instead in needs.items():
-        lacking = [name for name, phase in phases if isnan(getattr(phase.machine, figure))]
-        if len(lacking) == len(phases):
-            lines.append(f"hardware.{figure}: required (or {instead}), since the objective counts {currency}")
-        else:
-            lines += [
-                f"hardware.{name}.{figure}: required (or {instead}), since the objective counts {currency}"
-                for name in lacking
-            ]
-    if lines:
-        raise ScenarioError(lines)
 
 
 def lifetime_tokens(scenario: Scenario) -> float:
@@ -164,26 +139,11 @@ def _first(*values: Any) -> Any:
     return next((value for value in values if value is not None), None)
 
 
-def _machine(hardware: Chip | None, phase: Chip | None) -> Machine:
+def _machine(hardware: Hardware | None, phase: str) -> Machine:
     if hardware is None:
         return Machine()
-
-    def pick(name: str) -> Any:
-        return _first(getattr(phase, name) if phase else None, getattr(hardware, name))
-
-    chip = pick("chip")
-    # A phase that names its own chip takes that chip's figures, not those stated for the common one.
-    own = phase if phase is not None and phase.chip is not None else None
-    peak, price, power = (
-        getattr(own, name) if own is not None else pick(name)
-        for name in ("peak_flop_per_s", "usd_per_chip_hour", "power_w")
-    )
-    if chip is not None:
-        record = catalog.find("hardware", chip)
-        peak = _first(peak, catalog.dense_peak_flop_per_s(record, pick("dtype") or "bf16") if peak is None else peak)
-        price = _first(price, record.fields.get("usd_per_chip_hour"))
-        power = _first(power, record.fields.get("tdp_w"))
-    return Machine(*(nan if figure is None else float(figure) for figure in (peak, price, power)))
+    figures = machine_figures(hardware.model_dump(exclude_none=True), phase)
+    return Machine(**{name: nan if figure is None else float(figure) for name, figure in figures.items()})
 
 
 def fixed_decisions(scenario: Scenario) -> dict[str, float]:

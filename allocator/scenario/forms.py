@@ -60,7 +60,7 @@ def form_faults(law: Mapping[str, Any]) -> Iterator[str]:
     for key in sorted(form.needs - given):
         yield f"law.{key}: form {name!r} needs it"
     for key in sorted(form.needs_with - given):
-        if key.split(".")[0] in law:
+        if isinstance(law.get(key.split(".")[0]), Mapping):
             yield f"law.{key}: form {name!r} needs it"
 
 

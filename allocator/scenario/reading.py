@@ -1,6 +1,7 @@
 """Scenario files from disk, by name or from standard input, with overrides and every fault reported at once."""
 
 import difflib
+import os
 import sys
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -12,7 +13,7 @@ from pydantic import BaseModel, ValidationError
 from allocator import catalog
 from allocator.errors import ScenarioError
 from allocator.scenario.rules import EITHER_OR, faults
-from allocator.scenario.schema import Scenario
+from allocator.scenario.schema import Bounds, Scenario
 
 
 def load(source: str | Path, *, overrides: Sequence[str] = ()) -> Scenario:
@@ -23,7 +24,7 @@ def load(source: str | Path, *, overrides: Sequence[str] = ()) -> Scenario:
     text, folder, origin = _read(str(source))
     try:
         values = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:  # also numbers of thousands of digits
         raise ScenarioError([f"{origin}: not TOML: {error}"]) from None
     except RecursionError:
         raise ScenarioError([f"{origin}: not TOML: nested too deeply"]) from None
@@ -65,15 +66,18 @@ def apply_override(values: dict[str, Any], override: str) -> None:
     if not equals or not all(part for part in path.split(".")):
         raise ScenarioError([f"--set {override}: must read key.path=value"])
     try:
-        value = tomllib.loads(f"value = {text}")["value"]
-    except (tomllib.TOMLDecodeError, RecursionError):
-        value = text.strip()
+        parsed = tomllib.loads(f"value = {text}")
+    except (ValueError, RecursionError):  # what is no TOML is text; so is a number too long to be one
+        parsed = {"value": text.strip()}
+    if set(parsed) != {"value"}:
+        raise ScenarioError([f"--set {path}: must be one value, got {_clip(text)}"])
+    value = parsed["value"]
     set_value(values, path, value)
 
 
 def set_value(values: dict[str, Any], path: str, value: Any) -> None:
     """Set a nested key; the other alternatives of its either-or group go."""
-    for group in EITHER_OR:
+    for group in EITHER_OR if path != "objective.currency" else ():  # a currency alone replaces no budget
         mine = [option for option in group if path in option]
         if mine:
             for other in (key for option in group if option not in mine for key in option):
@@ -99,19 +103,39 @@ def _remove(values: dict[str, Any], path: str) -> None:
 def _read(source: str) -> tuple[str, Path, str]:
     """(text, folder for relative names, what to call it in a message)."""
     if source == "-":
-        return sys.stdin.read(), Path(), "standard input"
-    if "/" not in source and not source.endswith(".toml") and not Path(source).exists():
+        return _decode(_standard_input(), "standard input"), Path(), "standard input"
+    # os.path, since Path's own tests raise where a name is too long.
+    if "/" not in source and not source.endswith(".toml") and not os.path.isfile(source):
         path = catalog.scenario_path(source)
         return path.read_text(encoding="utf-8"), Path(), str(source)
-    path = Path(source)
-    if path.is_dir():
+    if os.path.isdir(source):
         raise ScenarioError([f"{source}: is a folder; a scenario is a TOML file"])
     try:
-        return path.read_bytes().decode("utf-8"), path.parent, source
-    except UnicodeDecodeError:
-        raise ScenarioError([f"{source}: not text in UTF-8; a scenario is a TOML file"]) from None
+        return _decode(Path(source).read_bytes(), source), Path(source).parent, source
+    except (OSError, ValueError) as error:  # ValueError: a null character in the name
+        raise ScenarioError([f"{_clip(source)}: cannot be read: {getattr(error, 'strerror', error)}"]) from None
+
+
+def _standard_input() -> bytes:
+    if sys.stdin is None:
+        raise ScenarioError(["standard input: is closed"])
+    try:
+        return sys.stdin.buffer.read()
     except OSError as error:
-        raise ScenarioError([f"{source}: cannot be read: {error.strerror or error}"]) from None
+        raise ScenarioError([f"standard input: cannot be read: {error.strerror}"]) from None
+
+
+def _decode(raw: bytes, origin: str) -> str:
+    try:
+        return raw.decode("utf-8-sig")  # editors of Windows put a mark before the text
+    except UnicodeDecodeError:
+        raise ScenarioError([f"{origin}: not text in UTF-8; a scenario is a TOML file"]) from None
+
+
+def _clip(value: Any) -> str:
+    """A value as it was written, cut where it would fill the screen."""
+    text = value if isinstance(value, str) else repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 def _line(fault: Any) -> str:
@@ -134,17 +158,18 @@ def _line(fault: Any) -> str:
         "float_type": "must be a number",
         "string_type": "must be text",
         "model_type": "must be a table",
+        "string_pattern_mismatch": "must be one line without control characters",
         "literal_error": "must be {expected}",
     }
     rule = rules[kind].format(**context) if kind in rules else fault["msg"]
     if parts[:1] == ["decisions"] and kind in ("literal_error", "float_type"):
         rule = 'must be a number, { min, max } or "free"'
-    return f"{path}: got {value!r}; {rule}"
+    return f"{path}: got {_clip(repr(value))}; {rule}"
 
 
 def _suggestion(parts: Sequence[str]) -> str:
-    model: Any = Scenario
-    for part in parts[:-1]:
+    model: Any = Bounds if parts[0] == "decisions" and len(parts) == 3 else Scenario
+    for part in parts[:-1] if model is Scenario else ():
         field = model.model_fields.get(part) if isinstance(model, type) and issubclass(model, BaseModel) else None
         if field is None:
             return ""

@@ -11,9 +11,13 @@ from typing import Any
 from allocator import catalog
 from allocator.errors import CatalogError
 from allocator.scenario.forms import form_faults, least_k, uses_k
+from allocator.scenario.machines import machine_figures, missing_figures
+from allocator.units import SECONDS_PER_DAY
 
+SMALLEST_TRAFFIC, LARGEST_TRAFFIC = 1e-12, 1e40  # tokens over the lifetime; beyond these numbers lose their meaning
 OBJECTIVES = ("compute_flop", "chip_hours", "usd", "energy_joule", "target_loss")
 PHASES = ("pretraining", "rl", "inference")
+_PRETRAIN_MFU = ("pretraining.mfu", "hardware.mfu", "hardware.pretraining.mfu")
 
 # Setting one key of a group from the command line removes the others.
 EITHER_OR: tuple[tuple[tuple[str, ...], ...], ...] = (
@@ -119,6 +123,17 @@ def _deployment(values):
         yield f"deployment: lifetime_tokens excludes {' and '.join(rate)}"
     elif "lifetime_tokens" not in section and len(rate) < 2:
         yield "deployment: needs tokens_per_second and lifetime_days, or lifetime_tokens"
+    numbers = {key: value for key, value in section.items() if isinstance(value, int | float)}
+    traffic = numbers.get("lifetime_tokens") or (
+        numbers.get("tokens_per_second", 1.0) * numbers.get("lifetime_days", 1.0) * SECONDS_PER_DAY
+    )
+    tokens = traffic * numbers.get("derate", 1.0)
+    if not SMALLEST_TRAFFIC <= tokens <= LARGEST_TRAFFIC:
+        rule = f"must be from {SMALLEST_TRAFFIC:g} to {LARGEST_TRAFFIC:g}"
+        yield f"deployment: {tokens:g} tokens over the lifetime; {rule}"
+    prompts = numbers.get("prompt_tokens_per_output_token", 0.0)
+    if prompts * tokens > LARGEST_TRAFFIC:
+        yield f"deployment.prompt_tokens_per_output_token: got {prompts:g}; must leave <= {LARGEST_TRAFFIC:g} tokens"
 
 
 def _efficiency(values):
@@ -126,7 +141,7 @@ def _efficiency(values):
         given = [path for (path,) in group if _has(values, path)]
         if len(given) > 1:
             yield f"{given[0]}: excludes {' and '.join(given[1:])}"
-    pretrain = any(_has(values, path) for path in ("pretraining.mfu", "hardware.mfu", "hardware.pretraining.mfu"))
+    pretrain = any(_has(values, path) for path in _PRETRAIN_MFU)
     for path in ("rl.mfu", "inference.mfu", "inference.prefill_mfu", "hardware.rl.mfu", "hardware.inference.mfu"):
         if _has(values, path) and not pretrain:
             yield f"{path}: needs pretraining.mfu, since overheads are relative to pre-training"
@@ -134,17 +149,22 @@ def _efficiency(values):
 
 def _hardware(values):
     whole = _section(values, "hardware")
-    for path, section in (("hardware", whole), *((f"hardware.{p}", _section(whole, p)) for p in PHASES)):
-        name = section.get("chip")
-        if not isinstance(name, str):
-            continue
-        try:
-            record = catalog.find("hardware", name)
-            dtype = section.get("dtype", whole.get("dtype", "bf16"))
-            if "peak_flop_per_s" not in section and dtype in catalog.PEAKS:
-                catalog.dense_peak_flop_per_s(record, dtype)
-        except CatalogError as error:
-            yield f"{path}.chip: {error}"
+    sections = {"hardware": whole} | {f"hardware.{phase}": _section(whole, phase) for phase in PHASES}
+    for path, section in sections.items():
+        if isinstance(section.get("chip"), str):
+            try:
+                machine_figures({**whole, **section}, "")
+            except CatalogError as error:
+                yield f"{path}.chip: {error}"
+    objective = _section(values, "objective")
+    currencies = [
+        key for key in (*objective, objective.get("currency")) if key in ("chip_hours", "usd", "energy_joule")
+    ]
+    for currency in currencies[:1]:
+        if not any(_has(values, path) for path in _PRETRAIN_MFU):
+            yield f"pretraining.mfu: required, since the objective counts {currency}"
+        phases = [phase for phase in PHASES if phase != "inference" or "deployment" in values]
+        yield from missing_figures(currency, whole, phases)
 
 
 def _decisions(values):

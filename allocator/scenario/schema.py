@@ -7,6 +7,8 @@ from pydantic import BaseModel, ConfigDict, Discriminator, Field, PrivateAttr, T
 
 Positive = Annotated[float, Field(gt=0)]
 NonNegative = Annotated[float, Field(ge=0)]
+Exponent = Annotated[float, Field(gt=0, le=10)]  # published ones are below 1; beyond 10 numbers overflow
+Amount = Annotated[float, Field(ge=0, le=1e60)]  # the search range ends there
 Fraction = Annotated[float, Field(gt=0, le=1)]
 
 
@@ -29,7 +31,7 @@ class Objective(_Section):
 class RlLaw(_Section):
     """RL factor: (1 + R/scale_tokens)^-exponent, or (R/unit_tokens)^-exponent."""
 
-    exponent: Positive | None = None
+    exponent: Exponent | None = None
     scale_tokens: Positive | None = None
     unit_tokens: Positive | None = None
     scale: Positive | None = None
@@ -39,7 +41,7 @@ class RlLaw(_Section):
 class TestTimeLaw(_Section):
     """Test-time factor: floor_share + (1 - floor_share) k^-exponent."""
 
-    exponent: Positive
+    exponent: Exponent
     floor_share: Annotated[float, Field(ge=0, lt=1)] = 0.0
     scale: Positive | None = None
     unit: str = "samples per query"
@@ -129,8 +131,8 @@ class Hardware(Chip):
 class Bounds(_Section):
     """Range of a decision; an end left out is open."""
 
-    min: NonNegative | None = None
-    max: NonNegative | None = None
+    min: Amount | None = None
+    max: Amount | None = None
 
 
 def _decision_tag(value: Any) -> str:
@@ -141,7 +143,7 @@ def _decision_tag(value: Any) -> str:
 
 # A discriminator, so that a wrong value is reported once and not once for each alternative.
 Choice = Annotated[
-    Annotated[NonNegative, Tag("number")] | Annotated[Bounds, Tag("bounds")] | Annotated[Literal["free"], Tag("free")],
+    Annotated[Amount, Tag("number")] | Annotated[Bounds, Tag("bounds")] | Annotated[Literal["free"], Tag("free")],
     Discriminator(_decision_tag),
 ]
 
@@ -158,7 +160,7 @@ class Decisions(_Section):
 class Scenario(_Section):
     """A planning question: a budget or a target, a law, a deployment, overheads, hardware and decisions."""
 
-    title: str = "Untitled"
+    title: Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f-\x9f]*$")] = "Untitled"
     objective: Objective
     law: LawSection = LawSection()
     deployment: Deployment | None = None

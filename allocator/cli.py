@@ -16,6 +16,7 @@ import typer
 
 from allocator import __version__
 from allocator.errors import AllocatorError, NoPlanError, ScenarioError
+from allocator.units import one_line
 
 DONE, NO_PLAN, WRONG_INPUT, INTERRUPTED = 0, 1, 2, 130
 
@@ -216,13 +217,13 @@ def scenario_check(scenario: ScenarioName, sets: Overrides = None, as_json: Json
     """Check a scenario file; every fault is one line with its key path."""
     loaded = _load(scenario, sets)
     _print(_json({"schema": "allocator.scenario/1", "valid": True, "title": loaded.title}) if as_json else
-          f"{scenario}: ok ({loaded.title})")  # fmt: skip
+          f"{scenario}: ok ({one_line(loaded.title)})")  # fmt: skip
 
 
 @scenario_app.command("show")
 def scenario_show(scenario: ScenarioName = "lecture", sets: Overrides = None, as_json: Json = False) -> None:
-    """Print a scenario as it is understood, with overrides applied; what it leaves unsaid stays so."""
-    values = _load(scenario, sets).to_values()
+    """Print a scenario as it is understood, with overrides applied and defaults filled in."""
+    values = _load(scenario, sets).with_defaults()
     if as_json:
         _print(_json({"schema": "allocator.scenario/1", "scenario": values}))
         return
@@ -239,7 +240,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
             stream.reconfigure(errors="replace")  # a terminal without Unicode shows ? for a bar
     try:
         code = typer.main.get_command(app).main(arguments, prog_name="allocator", standalone_mode=False)
-        sys.exit(code if isinstance(code, int) else DONE)
+    except SystemExit as error:  # typer's own answer to a reader that has gone away while it printed help
+        os._exit(DONE if error.code == NO_PLAN else WRONG_INPUT)
     except typer.TyperException as error:  # a wrong command line
         _fail([error.format_message() if isinstance(error, typer.BadParameter) else str(error)])
     except NoPlanError as error:
@@ -250,6 +252,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         _fail([str(error)])
     except (typer.Abort, KeyboardInterrupt):
         _interrupted()
+    sys.exit(code if isinstance(code, int) else DONE)
 
 
 def _interrupted(*_: Any) -> NoReturn:

@@ -28,13 +28,14 @@ def write_folder(folder: Path, files: Mapping[str, str | bytes]) -> None:
         if scratch is not None:
             shutil.rmtree(scratch, ignore_errors=True)
         for path in () if done else made:  # only those made here, and only while empty
-            if path.is_dir() and not any(path.iterdir()):
+            if os.path.isdir(path) and not os.listdir(path):
                 path.rmdir()
 
 
 def write_new_file(path: Path, content: str) -> None:
-    """Write a file that must not exist yet, not even as a link to nowhere."""
+    """Write a file that must not exist yet, not even as a link to nowhere; its folder is made if absent."""
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("x", encoding="utf-8") as file:
             try:
                 file.write(content)

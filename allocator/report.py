@@ -12,7 +12,7 @@ from allocator import __version__
 from allocator.comparisons import Comparison
 from allocator.optimum.result import Plan, plain_values
 from allocator.sweeps import plan_row
-from allocator.units import short_count, significant
+from allocator.units import one_line, short_count, significant
 
 _DECISIONS = {
     "n_active": "active parameters",
@@ -47,7 +47,7 @@ def rows_dict(
 
 def print_comparison(compared: Comparison, console: Console) -> None:
     """Print the plans of all laws, and the regret of each under each."""
-    console.print(Text(compared.plan.title, style="bold"))
+    console.print(Text(one_line(compared.plan.title), style="bold"))
     table = _table("law", "N", "D", "R", "k", "pre/RL/inf %", "x 20", "x own Chinchilla", "status")
     for name, plan in compared.plans.items():
         d, phases, over = plan.decision, plan.phases, plan.overtraining
@@ -81,12 +81,12 @@ def print_diff(rows: Sequence[Mapping[str, Any]], names: tuple[str, str], consol
 
 
 def _cell(value: Any) -> Text:
-    return Text(f"{value:.5g}" if isinstance(value, float) else "" if value is None else str(value))
+    return Text(f"{value:.5g}" if isinstance(value, float) else "" if value is None else one_line(str(value)))
 
 
 def print_plan(plan: Plan, console: Console) -> None:
     """Print a plan that a person reads at a glance."""
-    console.print(Text(plan.title, style="bold"))
+    console.print(Text(one_line(plan.title), style="bold"))
     if plan.decision is None:
         console.print(Text(f"{plan.status}: {plan.reason}", style="red"))
         return

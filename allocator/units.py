@@ -37,3 +37,8 @@ def significant(value: float, digits: int = 3) -> str:
 def tidy(value: float) -> float:
     """Round to 14 digits: a number that went through log and exp comes back as it was stated."""
     return float(f"{value:.13e}")
+
+
+def one_line(text: str) -> str:
+    """Text from a file for a terminal: control characters, which could move the cursor, become spaces."""
+    return "".join(char if char.isprintable() else " " for char in text)

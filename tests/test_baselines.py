@@ -310,8 +310,8 @@ def test_a_reason_comes_with_no_figures_and_figures_with_no_reason():
 
 
 def test_a_steep_law_has_baselines_or_reasons():
-    """(1 + 1e5)^-100 is 1e-500, less than a float holds."""
-    plan = planned(law__rl__exponent=100.0)
+    """(1 + 1e60)^-10 is 1e-600, less than a float holds."""
+    plan = planned(law__rl__exponent=10.0, law__rl__scale_tokens=1e-40)
     assert all(b.decision is not None or b.reason for b in plan.baselines)
 
 

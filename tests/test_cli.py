@@ -213,7 +213,7 @@ ODD = {
     "a nanoday": ("lecture", ["deployment.lifetime_days=1e-9"]),
     "endless traffic": ("lecture-free", ["deployment.lifetime_tokens=1e30"]),
     "steep RL": ("lecture", ["law.rl.exponent=5"]),
-    "far too steep RL": ("lecture", ["law.rl.exponent=100"]),
+    "far too steep RL": ("lecture", ["law.rl.exponent=10"]),
 }  # fmt: skip
 
 
@@ -343,7 +343,7 @@ WRONG = {
     "half an override": (["plan", "--set", "objective"], "key.path=value"),
     "an unknown scenario": (["plan", "lectur"], "lecture"),
     "a missing file": (["plan", "none.toml"], "none.toml"),
-    "a folder": (["plan", "."], "folder"),
+    "a folder": (["plan", "./"], "folder"),
     "a seed": (["plan", "--seed", "x"], "--seed"),
     "a kind": (["catalog", "chips"], "hardware"),
     "an entry": (["catalog", "hardware", "h1oo-sxm"], "h100-sxm"),

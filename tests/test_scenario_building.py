@@ -211,14 +211,17 @@ def test_without_hardware_only_flop_are_known():
 # --- objective ---
 
 
+HARDWARE = ("hardware.chip=h100-sxm", "hardware.mfu=0.4")
+
+
 @pytest.mark.parametrize("kind", ["compute_flop", "chip_hours", "usd", "energy_joule"])
 def test_a_budget_names_its_currency(kind: str):
-    assert objective_of(scenario(f"objective.{kind}=7")) == (kind, 7.0, kind)
+    assert objective_of(scenario(f"objective.{kind}=7", *HARDWARE)) == (kind, 7.0, kind)
 
 
 def test_a_target_counts_flop_unless_told():
     assert objective_of(scenario("objective.target_loss=2")) == ("target_loss", 2.0, "compute_flop")
-    with_usd = scenario("objective.target_loss=2", "objective.currency=usd")
+    with_usd = scenario("objective.target_loss=2", "objective.currency=usd", *HARDWARE)
     assert objective_of(with_usd) == ("target_loss", 2.0, "usd")
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from allocator.problem import Decision, Problem
 from allocator.scenario.schema import Scenario
-from allocator.units import short_count, significant, tidy
+from allocator.units import one_line, short_count, significant, tidy
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -166,11 +166,11 @@ class Plan:
 
     def __str__(self) -> str:
         if self.decision is None or self.phases is None or self.overtraining is None:
-            return f"{self.title}: {self.status}: {self.reason}"
+            return f"{one_line(self.title)}: {self.status}: {self.reason}"
         d = self.decision
         shares = "/".join(f"{100 * phase.share:.1f}" for phase in self.phases.values())
         return (
-            f"{self.title}: {self.status} ({self.law['pretraining']}, {self.law['form']})\n"
+            f"{one_line(self.title)}: {self.status} ({self.law['pretraining']}, {self.law['form']})\n"
             f"  n_active {short_count(d.n_active)}, d_pretrain {short_count(d.d_pretrain)}, "
             f"d_rl {short_count(d.d_rl)}, k {significant(d.k)}\n"
             f"  shares of cost {shares} % (pre-training/RL/inference), loss {self.loss:.4f}, "

@@ -123,7 +123,9 @@ def _infeasible(problem: Problem, grid: Grid) -> InfeasibleError:
 def _local_optimum(problem: Problem, z: Float[np.ndarray, "4"]) -> KktPoint | None:
     """SLSQP from z, then Newton; None unless what comes out verifies as a local optimum."""
     basin, binding = find_basin(problem, z)
-    return _polished(problem, basin, binding=binding)
+    point = _polished(problem, basin, binding=binding)
+    # SLSQP may stop short of a limit that binds, where what it can still save is tiny beside what is fixed.
+    return point if point is not None else _polished(problem, basin, binding=not binding)
 
 
 def _polished(problem: Problem, z: Float[np.ndarray, "4"], *, binding: bool = True) -> KktPoint | None:

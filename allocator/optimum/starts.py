@@ -17,15 +17,16 @@ SPLITS = np.array([[1, 1, 1], [1, 0, 1], [0.01, 1, 1], [0.01, 0, 1]])
 
 
 def _spend(problem: Problem, log_n, log_budget, shares) -> tuple[Array, Array]:
-    """Split a budget at one N: (coordinates, whether the budget pays for the lower bounds).
+    """Split a budget at one N: (coordinates, what the lower bounds leave of it).
 
-    Each decision gets its lower bound, then its share of what is left over.
+    Each decision gets its lower bound, then its share of what is left over. With a target loss the budget is what
+    comes on top of the lower bounds, since training may be a tiny part of what serving costs.
     """
     at = problem.decision(jnp.stack([log_n, *problem.lower[1:]]))
     top = problem.decision(jnp.stack([log_n, *problem.upper[1:]]))
     rates = problem.costs.rates(log_n, problem.currency)
     spent = rates.d * at.d_pretrain + rates.r * at.d_rl + rates.k * at.k + rates.fixed
-    left = jnp.exp(log_budget) - spent
+    left = jnp.exp(log_budget) - jnp.where(problem.minimise_cost > 0.5, 0.0, spent)
     free = problem.lower[1:] < problem.upper[1:]
     weights = shares * free
     weights = weights / jnp.maximum(jnp.sum(weights), 1e-300)

@@ -158,7 +158,6 @@ def _line(fault: Any) -> str:
         "float_type": "must be a number",
         "string_type": "must be text",
         "model_type": "must be a table",
-        "string_pattern_mismatch": "must be one line without control characters",
         "literal_error": "must be {expected}",
     }
     rule = rules[kind].format(**context) if kind in rules else fault["msg"]

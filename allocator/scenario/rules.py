@@ -5,6 +5,7 @@ They work on the raw values of a file, so that their faults are reported togethe
 
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -128,6 +129,9 @@ def _deployment(values):
         numbers.get("tokens_per_second", 1.0) * numbers.get("lifetime_days", 1.0) * SECONDS_PER_DAY
     )
     tokens = traffic * numbers.get("derate", 1.0)
+    known = [number for key, number in numbers.items() if key != "prompt_tokens_per_output_token"]
+    if not all(0 < number < inf for number in known):
+        return  # told by its own key
     if not SMALLEST_TRAFFIC <= tokens <= LARGEST_TRAFFIC:
         rule = f"must be from {SMALLEST_TRAFFIC:g} to {LARGEST_TRAFFIC:g}"
         yield f"deployment: {tokens:g} tokens over the lifetime; {rule}"
@@ -157,10 +161,9 @@ def _hardware(values):
             except CatalogError as error:
                 yield f"{path}.chip: {error}"
     objective = _section(values, "objective")
-    currencies = [
-        key for key in (*objective, objective.get("currency")) if key in ("chip_hours", "usd", "energy_joule")
-    ]
-    for currency in currencies[:1]:
+    given = [key for key in OBJECTIVES if key in objective]
+    currency = objective.get("currency") if given == ["target_loss"] else given[0] if len(given) == 1 else None
+    if currency in ("chip_hours", "usd", "energy_joule"):
         if not any(_has(values, path) for path in _PRETRAIN_MFU):
             yield f"pretraining.mfu: required, since the objective counts {currency}"
         phases = [phase for phase in PHASES if phase != "inference" or "deployment" in values]

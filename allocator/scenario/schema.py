@@ -9,6 +9,7 @@ Positive = Annotated[float, Field(gt=0)]
 NonNegative = Annotated[float, Field(ge=0)]
 Exponent = Annotated[float, Field(gt=0, le=10)]  # published ones are below 1; beyond 10 numbers overflow
 Amount = Annotated[float, Field(ge=0, le=1e60)]  # the search range ends there
+Tokens = Annotated[float, Field(gt=0, le=1e60)]
 Fraction = Annotated[float, Field(gt=0, le=1)]
 
 
@@ -32,8 +33,8 @@ class RlLaw(_Section):
     """RL factor: (1 + R/scale_tokens)^-exponent, or (R/unit_tokens)^-exponent."""
 
     exponent: Exponent | None = None
-    scale_tokens: Positive | None = None
-    unit_tokens: Positive | None = None
+    scale_tokens: Tokens | None = None
+    unit_tokens: Tokens | None = None
     scale: Positive | None = None
     source: str | None = None
 
@@ -160,7 +161,7 @@ class Decisions(_Section):
 class Scenario(_Section):
     """A planning question: a budget or a target, a law, a deployment, overheads, hardware and decisions."""
 
-    title: Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f-\x9f]*$")] = "Untitled"
+    title: str = "Untitled"
     objective: Objective
     law: LawSection = LawSection()
     deployment: Deployment | None = None
@@ -180,3 +181,12 @@ class Scenario(_Section):
     def to_values(self) -> dict[str, Any]:
         """The scenario as plain nested values, without what was left unsaid."""
         return self.model_dump(mode="json", exclude_unset=True, exclude_none=True)
+
+    def with_defaults(self) -> dict[str, Any]:
+        """Plain values with defaults filled in, except where to say a number would be to claim a source for it."""
+        values = self.model_dump(mode="json", exclude_none=True)
+        unsaid = self.to_values()
+        values["law"] = {"pretraining": self.law.pretraining, "form": self.law.form} | unsaid.get("law", {})
+        if "flop_per_param_token" not in unsaid.get("rl", {}):
+            del values["rl"]["flop_per_param_token"]
+        return values

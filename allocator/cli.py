@@ -307,7 +307,7 @@ def _show_plan(result: Any, as_json: bool, out: Path | None, schema: str | None 
 
         _show(lambda console: print_plan(result, console))
     if result.decision is None:
-        _fail([f"{result.reason}"], NO_PLAN)
+        raise NoPlanError(str(result.reason))
 
 
 def _write(out: Path, files: Mapping[str, str | bytes], *, quiet: bool) -> None:

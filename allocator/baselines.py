@@ -22,6 +22,7 @@ from allocator.optimum.result import Baseline, Plan, PlannedDecision
 from allocator.optimum.starts import whole_range
 from allocator.problem import Decision, Problem, to_coordinates, to_decision
 from allocator.regrets import least_cost, planned_coordinates
+from allocator.units import short_count
 
 LECTURE_PRETRAIN_OVER_RL = 1.5  # lecture, 01:27
 CHINCHILLA_TOKENS_PER_PARAM = 20.0  # lecture, 01:31
@@ -46,6 +47,9 @@ def _baseline(plan: Plan, problem: Problem, name: str, rule: Callable[[Problem, 
             decision = _at_target(problem, rule)
         else:
             decision = rule(problem, float(np.exp(problem.log_limit)))
+        low, high = (math.exp(float(end[0])) for end in (problem.lower, problem.upper))
+        if low < high and not low * (1 - 1e-9) <= decision.n_active <= high * (1 + 1e-9):
+            raise _NotApplicableError(f"it wants {short_count(decision.n_active)} parameters, beyond the bounds on N")
         z = to_coordinates(problem, decision)
         figures = account(problem, z)
         cost = figures.cost

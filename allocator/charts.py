@@ -115,6 +115,22 @@ def overtraining_by_law(frame: "pd.DataFrame", label: str = "variant") -> Any:
     return alt.layer(*layers, data=known, title=title).properties(width=WIDTH)
 
 
+def mfu_by_size(curves: "pd.DataFrame", n_active: float, n_active_frozen: float) -> Any:
+    """MFU of each phase against N; solid the optimum that feels it, dashed the one with MFU frozen at that N."""
+    phases = ["pre-training", "RL", "decode"]
+    colour = alt.Color("phase:N", title=None, scale=alt.Scale(domain=phases, range=COLOURS)).legend(orient="bottom")
+    lines = alt.Chart(curves).mark_line().encode(
+        x=_log_axis("n_active", "active parameters"), y=alt.Y("mfu:Q", title="MFU").scale(zero=True), color=colour,
+        tooltip=["phase:N", alt.Tooltip("n_active:Q", format=".3e"), alt.Tooltip("mfu:Q", format=".3f")],
+    )  # fmt: skip
+    felt = alt.Chart().mark_rule(color="#444").encode(x=alt.datum(n_active))
+    held = alt.Chart().mark_rule(color="#444", strokeDash=[5, 4]).encode(x=alt.datum(n_active_frozen))
+    title = alt.TitleParams(
+        "MFU that the optimum feels", subtitle="optimum with MFU(N): solid; with MFU frozen at that N: dashed"
+    )
+    return alt.layer(lines, felt, held, data=curves, title=title).properties(width=WIDTH, height=HEIGHT)
+
+
 def files(charts: Mapping[str, Any]) -> dict[str, str | bytes]:
     """Each chart as SVG and PNG, and all of them in one HTML file that needs no network."""
     out: dict[str, str | bytes] = {}

@@ -172,3 +172,18 @@ class Costs(eqx.Module):
         if currency == "usd":
             return chip_seconds / SECONDS_PER_HOUR * machine.usd_per_chip_hour
         return chip_seconds * machine.power_w
+
+
+def frozen(costs: Costs, log_n: Float[Array, ""] | float) -> Costs:
+    """The same costs with every overhead and MFU held at its value at one N, as if they did not depend on it."""
+
+    def hold(function: Overhead | Mfu) -> Constant:
+        return Constant(float(function(jnp.asarray(log_n, float))))
+
+    phases = {
+        name: PhaseCost(phase.flop_per_param_token, hold(phase.overhead), phase.machine)
+        for name, phase in (("pretrain", costs.pretrain), ("rl", costs.rl), ("decode", costs.decode),
+                            ("prefill", costs.prefill))
+    }  # fmt: skip
+    mfu = None if costs.pretrain_mfu is None else hold(costs.pretrain_mfu)
+    return Costs(**phases, lifetime_tokens=costs.lifetime_tokens, prompt_tokens=costs.prompt_tokens, pretrain_mfu=mfu)

@@ -8,6 +8,7 @@ import pandas as pd
 
 from allocator import charts
 from allocator.comparisons import Comparison
+from allocator.feedback import depends_on_size, size_feedback
 from allocator.optimum.result import Plan, PlannedDecision
 from allocator.sweeps import sweep, sweep_frame
 
@@ -69,6 +70,10 @@ def plan_files(plan: Plan) -> dict[str, str | bytes]:
             "shares_by_budget": charts.shares_by_budget(along, key),
             "decisions_by_budget": charts.decisions_by_budget(along, key),
         }
+    if plan.problem is not None and depends_on_size(plan.problem.costs):
+        feedback = size_feedback(plan)
+        tables["mfu_by_size.csv"] = feedback.curves.to_csv(index=False)
+        drawn["mfu_by_size"] = charts.mfu_by_size(feedback.curves, feedback.n_active, feedback.n_active_frozen)
     return tables | {"by_budget.csv": along.to_csv(index=False)} | charts.files(drawn)
 
 

@@ -26,6 +26,7 @@ def notices(scenario: Scenario, built: Built, account: Account, status: dict[str
         *_rl(account),
         *_fit_range(built, account),
         *_overheads(account),
+        *_rooflines(scenario),
         *_decisions(scenario, account, status),
     )
 
@@ -112,6 +113,20 @@ def _overheads(account: Account) -> Iterator[Notice]:
                 f"{path}.overhead",
                 overhead,
                 f"an overhead of {significant(overhead)} is outside {low:g} to {high:g}: check MFU and peak",
+            )
+
+
+def _rooflines(scenario: Scenario) -> Iterator[Notice]:
+    """Rooflines that nobody derated: the bound, which nothing measured reaches."""
+    for phase in ("pretraining", "rl", "inference"):
+        section = getattr(scenario, phase).roofline
+        if section is not None and section.efficiencies() == (1.0, 1.0):
+            yield Notice(
+                "ideal_roofline",
+                f"{phase}.roofline.efficiency",
+                1.0,
+                "the ideal bound: measured serving reaches about 0.65 of memory bandwidth and 0.36 of compute, dense "
+                "pre-training 0.36 to 0.48 of compute",
             )
 
 

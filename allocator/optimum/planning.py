@@ -97,6 +97,9 @@ def plan_of(scenario: Scenario, built: Built, solution: Solution) -> Plan:
         Notice("limit_slack", f"objective.{built.objective_kind}", None,
                "the bounds on decisions bind before the objective's limit does, so part of it stays unused"),
     )  # fmt: skip
+    if built.memory_limit is not None and status["n_active"] == "at_max":
+        text = f"{built.memory_limit:.4g} parameters are all that the rooflines' chips hold at their batch and context"
+        extra = (*extra, Notice("memory_bound", "decisions.n_active", built.memory_limit, text))
     return _plan(
         scenario, built, figures, status, status=solution.status, certificate=certificate, price=price, extra=extra
     )

@@ -1,29 +1,18 @@
 """A scenario turned into the problem that the optimiser solves, with what the plan must tell about its parts."""
 
 from dataclasses import dataclass
-from math import nan
 from typing import Any
 
 from allocator import catalog
-from allocator.costs import (
-    PRETRAIN_FLOP_PER_PARAM_TOKEN,
-    SERVE_FLOP_PER_PARAM_TOKEN,
-    Constant,
-    Costs,
-    Machine,
-    PhaseCost,
-)
 from allocator.errors import InfeasibleError
 from allocator.laws.law import Law, PretrainingLaw
 from allocator.problem import DECISIONS, Problem, make_problem
+from allocator.scenario.building_costs import build_costs, roofline_size_limit
 from allocator.scenario.building_laws import build_law, build_pretraining
 from allocator.scenario.forms import least_k, uses_k
-from allocator.scenario.machines import machine_figures
-from allocator.scenario.schema import Bounds, Hardware, Scenario
-from allocator.units import SECONDS_PER_DAY
+from allocator.scenario.schema import Bounds, Scenario
 
 _ASSUMED_TERMS = ("exponent", "scale_tokens", "unit_tokens", "floor_share", "scale")
-DEFAULT_OVERHEAD = 3.0  # the lecture's, 01:27; measured range 2 to 7
 
 
 @dataclass(frozen=True)
@@ -38,6 +27,7 @@ class Built:
     objective_kind: str
     objective_value: float
     currency: str
+    memory_limit: float | None  # largest N that the rooflines' chips hold
 
 
 def build(scenario: Scenario, law: Law | None = None, *, limit: bool = True) -> Built:
@@ -58,6 +48,10 @@ def build(scenario: Scenario, law: Law | None = None, *, limit: bool = True) -> 
             {"path": "objective.target_loss", "value": float(law.floor)},
         )
     fixed, bounds = _decisions(scenario, has_own_law=record is None)
+    memory_limit = roofline_size_limit(scenario, fixed.get("n_active")) if limit else None
+    if memory_limit is not None and "n_active" not in fixed:
+        low, high = bounds.get("n_active", (None, None))
+        bounds["n_active"] = (low, memory_limit if high is None else min(high, memory_limit))
     problem = make_problem(
         law,
         costs,
@@ -67,7 +61,8 @@ def build(scenario: Scenario, law: Law | None = None, *, limit: bool = True) -> 
         fixed=fixed,
         bounds=bounds,
     )
-    return Built(problem, record, pretraining, _assumed(scenario, record is None), fixed, kind, value, currency)
+    assumed = _assumed(scenario, record is None)
+    return Built(problem, record, pretraining, assumed, fixed, kind, value, currency, memory_limit)
 
 
 def objective_of(scenario: Scenario) -> tuple[str, float, str]:
@@ -80,70 +75,6 @@ def objective_of(scenario: Scenario) -> tuple[str, float, str]:
         if value is not None:
             return kind, value, kind
     raise AssertionError("a scenario has an objective")
-
-
-def build_costs(scenario: Scenario) -> Costs:
-    """Cost functions of the scenario's phases."""
-    hardware = scenario.hardware
-    phases = {name: getattr(hardware, name) if hardware else None for name in ("pretraining", "rl", "inference")}
-    pretrain_mfu = _first(
-        scenario.pretraining.mfu, phases["pretraining"] and phases["pretraining"].mfu, hardware and hardware.mfu
-    )
-
-    def overhead(given: float | None, *mfus: float | None) -> Constant:
-        mfu = _first(*mfus)
-        if mfu is not None and pretrain_mfu is not None:
-            return Constant(pretrain_mfu / mfu)
-        return Constant(DEFAULT_OVERHEAD if given is None else given)
-
-    rl, inference = scenario.rl, scenario.inference
-    decode = overhead(inference.overhead, inference.mfu, phases["inference"] and phases["inference"].mfu)
-    serving = _machine(hardware, "inference")
-    # Prefill is compute bound like pre-training, so without a figure of its own it runs at the pre-training MFU.
-    prefill = overhead(inference.prefill_overhead or 1.0, inference.prefill_mfu)
-    tokens = lifetime_tokens(scenario)
-    prompts = scenario.deployment.prompt_tokens_per_output_token * tokens if scenario.deployment else 0.0
-    return Costs(
-        pretrain=PhaseCost(
-            PRETRAIN_FLOP_PER_PARAM_TOKEN,
-            Constant(scenario.pretraining.overhead),
-            _machine(hardware, "pretraining"),
-        ),
-        rl=PhaseCost(
-            rl.flop_per_param_token,
-            overhead(rl.overhead, rl.mfu, phases["rl"] and phases["rl"].mfu),
-            _machine(hardware, "rl"),
-        ),
-        decode=PhaseCost(SERVE_FLOP_PER_PARAM_TOKEN, decode, serving),
-        prefill=PhaseCost(SERVE_FLOP_PER_PARAM_TOKEN, prefill, serving),
-        lifetime_tokens=tokens,
-        prompt_tokens=prompts,
-        pretrain_mfu=pretrain_mfu,
-    )
-
-
-def lifetime_tokens(scenario: Scenario) -> float:
-    """Output tokens served over the lifetime at k = 1, derated; 0 without a deployment."""
-    deployment = scenario.deployment
-    if deployment is None:
-        return 0.0
-    if deployment.lifetime_tokens is not None:
-        return deployment.derate * deployment.lifetime_tokens
-    assert deployment.tokens_per_second is not None
-    assert deployment.lifetime_days is not None
-    return deployment.derate * deployment.tokens_per_second * SECONDS_PER_DAY * deployment.lifetime_days
-
-
-def _first(*values: Any) -> Any:
-    """First value that is given; 0 counts as given."""
-    return next((value for value in values if value is not None), None)
-
-
-def _machine(hardware: Hardware | None, phase: str) -> Machine:
-    if hardware is None:
-        return Machine()
-    figures = machine_figures(hardware.model_dump(exclude_none=True), phase)
-    return Machine(**{name: nan if figure is None else float(figure) for name, figure in figures.items()})
 
 
 def fixed_decisions(scenario: Scenario) -> dict[str, float]:
@@ -194,6 +125,6 @@ def _assumed(scenario: Scenario, user_law: bool) -> tuple[str, ...]:
     for name, used in (("rl", user_law or law.rl is not None), ("inference", scenario.deployment is not None)):
         section = getattr(scenario, name)
         phase = getattr(hardware, name) if hardware else None
-        if used and _first(section.overhead, section.mfu, phase and phase.mfu) is None:
+        if used and all(x is None for x in (section.overhead, section.mfu, section.roofline, phase and phase.mfu)):
             paths.append(f"{name}.overhead")
     return tuple(paths)

@@ -78,7 +78,8 @@ def apply_override(values: dict[str, Any], override: str) -> None:
 def set_value(values: dict[str, Any], path: str, value: Any) -> None:
     """Set a nested key; the other alternatives of its either-or group go."""
     for group in EITHER_OR if path != "objective.currency" else ():  # a currency alone replaces no budget
-        mine = [option for option in group if path in option]
+        # A key inside a table of the group, such as rl.roofline.batch, stands for the table.
+        mine = [option for option in group if any(path == key or path.startswith(f"{key}.") for key in option)]
         if mine:
             for other in (key for option in group if option not in mine for key in option):
                 _remove(values, other)
@@ -141,7 +142,7 @@ def _clip(value: Any) -> str:
 def _line(fault: Any) -> str:
     """One line with key path, value and rule for a fault that pydantic found."""
     # Tags of unions are no keys of the file.
-    parts = [str(p) for p in fault["loc"] if p not in ("number", "bounds")]
+    parts = [str(p) for p in fault["loc"] if p not in ("number", "bounds", "table")]
     if parts[:1] == ["decisions"] and parts[-1:] == ["free"]:
         parts.pop()
     path, value, kind, context = ".".join(parts), fault["input"], fault["type"], fault.get("ctx", {})

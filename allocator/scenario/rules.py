@@ -18,7 +18,11 @@ from allocator.units import SECONDS_PER_DAY
 SMALLEST_TRAFFIC, LARGEST_TRAFFIC = 1e-12, 1e40  # tokens over the lifetime; beyond these numbers lose their meaning
 OBJECTIVES = ("compute_flop", "chip_hours", "usd", "energy_joule", "target_loss")
 PHASES = ("pretraining", "rl", "inference")
-_PRETRAIN_MFU = ("pretraining.mfu", "hardware.mfu", "hardware.pretraining.mfu")
+_PRETRAIN_MFU = ("pretraining.mfu", "pretraining.roofline", "hardware.mfu", "hardware.pretraining.mfu")
+_NEED_PRETRAIN_MFU = (
+    *("rl.mfu", "rl.roofline", "inference.mfu", "inference.roofline", "inference.prefill_mfu"),
+    *("hardware.rl.mfu", "hardware.inference.mfu"),
+)
 
 # Setting one key of a group from the command line removes the others.
 EITHER_OR: tuple[tuple[tuple[str, ...], ...], ...] = (
@@ -31,10 +35,10 @@ EITHER_OR: tuple[tuple[tuple[str, ...], ...], ...] = (
     ),
     (("law.rl.scale_tokens",), ("law.rl.unit_tokens",)),
     (("deployment.tokens_per_second", "deployment.lifetime_days"), ("deployment.lifetime_tokens",)),
-    (("rl.overhead",), ("rl.mfu",), ("hardware.rl.mfu",)),
-    (("inference.overhead",), ("inference.mfu",), ("hardware.inference.mfu",)),
+    (("rl.overhead",), ("rl.mfu",), ("hardware.rl.mfu",), ("rl.roofline",)),
+    (("inference.overhead",), ("inference.mfu",), ("hardware.inference.mfu",), ("inference.roofline",)),
     (("inference.prefill_overhead",), ("inference.prefill_mfu",)),
-    (("pretraining.mfu",), ("hardware.mfu",), ("hardware.pretraining.mfu",)),
+    (("pretraining.mfu",), ("hardware.mfu",), ("hardware.pretraining.mfu",), ("pretraining.roofline",)),
 )
 
 
@@ -146,9 +150,42 @@ def _efficiency(values):
         if len(given) > 1:
             yield f"{given[0]}: excludes {' and '.join(given[1:])}"
     pretrain = any(_has(values, path) for path in _PRETRAIN_MFU)
-    for path in ("rl.mfu", "inference.mfu", "inference.prefill_mfu", "hardware.rl.mfu", "hardware.inference.mfu"):
+    for path in _NEED_PRETRAIN_MFU:
         if _has(values, path) and not pretrain:
-            yield f"{path}: needs pretraining.mfu, since overheads are relative to pre-training"
+            yield f"{path}: needs pretraining.mfu or pretraining.roofline, since overheads are relative to pre-training"
+    kappa = _section(values, "rl").get("flop_per_param_token", 3.0)
+    if _has(values, "rl.roofline") and isinstance(kappa, int | float) and 0 < kappa < 2:
+        yield f"rl.flop_per_param_token: got {kappa}; must be >= 2 with rl.roofline, of which 2 are the rollout's"
+    for phase in PHASES:
+        yield from _roofline(values, phase)
+
+
+def _roofline(values, phase):
+    section = _section(values, phase, "roofline")
+    if not section:
+        return
+    path, whole = f"{phase}.roofline", _section(values, "hardware")
+    chip = section.get("chip") or _section(whole, phase).get("chip") or whole.get("chip")
+    if chip is None:
+        yield f"{path}.chip: required, since [hardware] names none"
+    elif isinstance(chip, str):
+        try:
+            record = catalog.find("hardware", chip)
+            if section.get("dtype", "bf16") in catalog.PEAKS:
+                catalog.dense_peak_flop_per_s(record, section.get("dtype", "bf16"))
+            if record.fields["level"] != "chip":
+                yield f"{path}.chip: {record.name} is a rack; name the chip, and the number in chips"
+        except CatalogError as error:
+            yield f"{path}.chip: {error}"
+    if isinstance(section.get("model"), str):
+        try:
+            model = catalog.find("models", section["model"])
+        except CatalogError as error:
+            yield f"{path}.model: {error}"
+        else:
+            context, longest = section.get("context"), model.fields.get("max_context_tokens")
+            if isinstance(longest, float) and isinstance(context, int | float) and context > longest:
+                yield f"{path}.context: got {context:g}; must be <= {longest:g}, the longest that {model.name} takes"
 
 
 def _hardware(values):

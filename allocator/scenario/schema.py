@@ -85,11 +85,40 @@ class Deployment(_Section):
     prompt_tokens_per_output_token: NonNegative = 0.0
 
 
+class Efficiency(_Section):
+    """Shares of the ideal roofline that a phase reaches, in compute and in memory bandwidth."""
+
+    compute: Fraction = 1.0
+    memory: Fraction = 1.0
+
+
+class Roofline(_Section):
+    """MFU from a roofline: a model's shape, drawn larger or smaller with N, on chips at a batch and a context."""
+
+    model: str
+    context: Positive  # tokens that a decoded token sees; length of a prompt or a training sequence
+    chip: str | None = None  # by default the phase's
+    chips: Positive = 1.0
+    batch: Positive = 1.0  # sequences in a step
+    dtype: Literal["bf16", "fp8", "fp4", "int8"] = "bf16"
+    efficiency: Annotated[
+        Annotated[Fraction, Tag("number")] | Annotated[Efficiency, Tag("table")],
+        Discriminator(lambda value: "table" if isinstance(value, dict | Efficiency) else "number"),
+    ] = 1.0
+
+    def efficiencies(self) -> tuple[float, float]:
+        """(compute, memory)."""
+        if isinstance(self.efficiency, Efficiency):
+            return self.efficiency.compute, self.efficiency.memory
+        return self.efficiency, self.efficiency
+
+
 class Pretraining(_Section):
     """Paid over useful FLOP, MFU, and unique tokens where data is repeated."""
 
     overhead: Positive = 1.0
     mfu: Fraction | None = None
+    roofline: Roofline | None = None
     unique_tokens: Positive | None = None
 
 
@@ -99,6 +128,7 @@ class Rl(_Section):
     flop_per_param_token: Positive = 3.0
     overhead: Positive | None = None
     mfu: Fraction | None = None
+    roofline: Roofline | None = None
 
 
 class Inference(_Section):
@@ -106,6 +136,7 @@ class Inference(_Section):
 
     overhead: Positive | None = None
     mfu: Fraction | None = None
+    roofline: Roofline | None = None
     prefill_overhead: Positive | None = None
     prefill_mfu: Fraction | None = None
 

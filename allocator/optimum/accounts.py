@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from allocator.laws.law import PretrainingLaw
+from allocator.optimum.newton import values_and_gradients
 from allocator.problem import Decision, Problem, Vector
 
 PHASES = ("pretrain", "rl", "inference")
@@ -31,20 +32,16 @@ class Account:
 
 @jax.jit
 def _figures(problem: Problem, z: Float[Array, "4"]):
-    law, costs = problem.law, problem.costs
+    costs = problem.costs
     decision = problem.decision(z)
-    gradient = jax.grad(problem.log_reducible)(z)
     # From the RL coordinate r to log R: d r / d log R = R / (dR/dr), which is 0 without RL.
-    tokens, slope = jax.value_and_grad(law.rl_axis.tokens)(z[2])
-    to_logs = jnp.stack([jnp.ones(()), jnp.ones(()), tokens / slope, jnp.ones(())])
+    tokens, slope = jax.value_and_grad(problem.law.rl_axis.tokens)(z[2])
     overheads = [phase.overhead(z[0]) for phase in (costs.pretrain, costs.rl, costs.decode)]
     return (
         jnp.stack(decision),
-        problem.log_reducible(z),
-        -gradient * to_logs,
+        tokens / slope,
         jnp.stack(costs.model_flop(*decision)),
         jnp.stack(costs.phase_costs(z[0], *decision[1:])),
-        jnp.stack(costs.phase_costs(z[0], *decision[1:], problem.currency)),
         jnp.stack(overheads),
     )
 
@@ -52,8 +49,12 @@ def _figures(problem: Problem, z: Float[Array, "4"]):
 def account(problem: Problem, z: Float[Vector, "4"]) -> Account:
     """Read a decision in the solver's coordinates."""
     figures = jax.device_get(_figures(problem, z))
-    decision, log_reducible, elasticities, model, flop, cost, overheads = (f.tolist() for f in figures)
-    reducible = float(np.exp(log_reducible))
+    decision, rl_to_log, model, flop, overheads = (f.tolist() for f in figures)
+    # What the solver minimised and limited, taken apart again.
+    value, jacobian = (np.asarray(x) for x in values_and_gradients(problem, z))
+    loss_row, cost_row = (1, 0) if float(problem.minimise_cost) > 0.5 else (0, 1)
+    value = value + np.array([0.0, float(problem.log_limit)])
+    reducible = float(np.exp(value[loss_row]))
     if float(problem.costs.prompt_tokens) > 0:  # decode and prefill together, by what they cost
         overheads[2] = flop[2] / model[2]
     return Account(
@@ -61,11 +62,11 @@ def account(problem: Problem, z: Float[Vector, "4"]) -> Account:
         d_inference=decision[3] * float(problem.costs.lifetime_tokens),
         loss=float(problem.law.floor) + reducible,
         reducible_loss=reducible,
-        log_reducible=log_reducible,
-        elasticities=Decision(*elasticities),
+        log_reducible=float(value[loss_row]),
+        elasticities=Decision(*(-jacobian[loss_row] * np.array([1.0, 1.0, rl_to_log, 1.0])).tolist()),
         model_flop=model,
         flop=flop,
-        cost=sum(cost),
+        cost=float(np.exp(value[cost_row])),
         overheads=overheads,
     )
 

@@ -15,7 +15,7 @@ from allocator.optimum.profiles import minima_in_size
 from allocator.optimum.slsqp import find_basin
 from allocator.optimum.starts import Grid, scan, scattered_starts, whole_range
 from allocator.precision import require_float64
-from allocator.problem import Decision, Problem, to_decision
+from allocator.problem import DECISIONS, Decision, Problem, to_decision
 
 RESIDUAL = 1e-8  # relative to the largest elasticity
 CONSTRAINT = 1e-9  # relative to the budget or to the reducible target loss
@@ -109,15 +109,25 @@ def _infeasible(problem: Problem, grid: Grid) -> InfeasibleError:
             f"objective.target_loss: no decision within the bounds reaches it; the best they allow is {loss:.6g}",
             {"path": "objective.target_loss", "value": loss},
         )
-    if not np.isfinite(grid.left).any() or np.max(grid.left) > 0:
-        return InfeasibleError("the law has no finite loss at any feasible point")
+    if not np.isfinite(grid.left).any() or np.nanmax(grid.left) > 0:
+        return InfeasibleError(f"the law has no finite loss at any feasible point{_where_broken(problem, grid)}")
     budget = float(np.exp(problem.log_limit))
-    needed = budget - float(np.max(grid.left))
+    needed = budget - float(np.nanmax(grid.left))
     return InfeasibleError(
         f"objective.{problem.currency}: {budget:.6g} does not pay for what the decisions and the demand fix, "
         f"which costs {needed:.6g}",
         {"path": f"objective.{problem.currency}", "value": needed},
     )
+
+
+def _where_broken(problem: Problem, grid: Grid) -> str:
+    """Name a point at which the law is NaN, as a user's own may be."""
+    points = grid.broken()
+    if not len(points):
+        return ""
+    decision = to_decision(problem, points[0])
+    named = ", ".join(f"{name} = {value:.6g}" for name, value in zip(DECISIONS, decision, strict=True))
+    return f"; it is NaN at {named}"
 
 
 def _local_optimum(problem: Problem, z: Float[np.ndarray, "4"]) -> KktPoint | None:
@@ -154,7 +164,9 @@ def _verifies(point: KktPoint) -> bool:
 def _best(problem: Problem, found: Sequence[KktPoint | None], kind: str, starts: int) -> Solution:
     verified = [p for p in found if p is not None]
     if not verified:
-        raise SolveError(f"no start of {starts} led to a point that verifies as an optimum", status="not_converged")
+        broken = _where_broken(problem, scan(problem, whole_range(problem)))
+        reason = f"no start of {starts} led to a point that verifies as an optimum{broken}"
+        raise SolveError(reason, status="not_converged")
     point = min(verified, key=lambda p: float(p.derivatives.value[0]))
     names = runaway_decisions(problem, point.z)
     if names:

@@ -46,8 +46,9 @@ def _score(problem: Problem, log_n, log_budget, shares):
     def one(log_n, log_budget, shares):
         z, left = _spend(problem, log_n, log_budget, shares)
         objective, constraint = problem.objective_and_constraint(z)
+        broken = jnp.isnan(objective) | jnp.isnan(constraint)
         lawful = (left > 0) & jnp.isfinite(objective) & (constraint <= 1e-9)
-        return z, jnp.where(lawful, objective, jnp.inf), left
+        return z, jnp.where(lawful, objective, jnp.inf), jnp.where(broken, jnp.nan, left)
 
     return jax.vmap(one)(log_n, log_budget, shares)
 
@@ -57,7 +58,7 @@ class Grid(NamedTuple):
 
     z: Float[np.ndarray, "sizes options 4"]
     merit: Float[np.ndarray, "sizes options"]  # lower is better, inf where infeasible
-    left: Float[np.ndarray, "sizes options"]  # budget left over once the lower bounds are paid
+    left: Float[np.ndarray, "sizes options"]  # budget left over once the lower bounds are paid; NaN where the law is
     log_budget: Float[np.ndarray, " options"]
 
     def best_by_size(self) -> tuple[Float[np.ndarray, "sizes 4"], Float[np.ndarray, " sizes"]]:
@@ -65,6 +66,12 @@ class Grid(NamedTuple):
         best = np.argmin(self.merit, axis=1)
         rows = np.arange(len(best))
         return self.z[rows, best], self.merit[rows, best]
+
+    def broken(self) -> Float[np.ndarray, "points 4"]:
+        """Points at which the law is NaN, those nearest to the best size first."""
+        sizes, options = np.nonzero(np.isnan(self.left))
+        best = np.argmin(np.min(self.merit, axis=1))
+        return self.z[sizes, options][np.argsort(np.abs(sizes - best), kind="stable")]
 
 
 def scan(problem: Problem, log_n: Float[np.ndarray, " sizes"]) -> Grid:

@@ -7,7 +7,7 @@ import numpy as np
 
 from allocator.errors import AllocatorError
 from allocator.optimum.accounts import account
-from allocator.optimum.newton import polish, values_and_gradients
+from allocator.optimum.newton import polish
 from allocator.scenario.building import build
 from allocator.scenario.schema import Scenario
 
@@ -20,8 +20,7 @@ def compile_ahead(scenario: Scenario) -> threading.Thread:
             problem = build(scenario).problem
             anywhere = np.array([25.0, 30.0, 1.0, 0.0])
             polish(problem, anywhere, True)
-            values_and_gradients(problem, anywhere)
-            account(problem, anywhere)
+            account(problem, anywhere)  # SLSQP's values and gradients among it
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()

@@ -20,11 +20,12 @@ from allocator.laws.rl import PowerRl
 from allocator.optimum.accounts import account
 from allocator.optimum.result import Baseline, Plan, PlannedDecision
 from allocator.optimum.starts import whole_range
-from allocator.problem import Decision, Problem, to_coordinates, to_decision
+from allocator.problem import DECISIONS, Decision, Problem, to_coordinates, to_decision
 from allocator.regrets import least_cost, planned_coordinates
 from allocator.units import short_count
 
 LECTURE_PRETRAIN_OVER_RL = 1.5  # lecture, 01:27
+ROUNDING = 1e-9
 CHINCHILLA_TOKENS_PER_PARAM = 20.0  # lecture, 01:31
 
 
@@ -62,8 +63,18 @@ def _baseline(plan: Plan, problem: Problem, name: str, rule: Callable[[Problem, 
     except NoPlanError:
         reason = "no budget brings the best plan within the scenario's bounds to the loss of this one"
         return Baseline(name, None, math.nan, math.nan, math.nan, reason)
+    broken = _broken_ends(problem, z)
+    if regret < -ROUNDING and broken:
+        reason = f"it does not keep what the scenario says of {', '.join(broken)}, so the costs do not compare"
+        return Baseline(name, None, math.nan, math.nan, math.nan, reason)
     planned = PlannedDecision.of(decision, float(problem.costs.lifetime_tokens))
     return Baseline(name, planned, figures.loss, cost, regret)
+
+
+def _broken_ends(problem: Problem, z: np.ndarray) -> list[str]:
+    """Decisions outside what the scenario fixes or allows."""
+    outside = (z < problem.lower - ROUNDING) | (z > problem.upper + ROUNDING)
+    return [name for name, broken in zip(DECISIONS, outside, strict=True) if broken]
 
 
 def _at_target(problem: Problem, rule: Callable[[Problem, float], Decision[float]]) -> Decision[float]:

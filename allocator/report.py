@@ -94,6 +94,9 @@ def print_plan(plan: Plan, console: Console) -> None:
     console.print(Padding(Group(_decision_table(plan), "", _phase_table(plan)), (1, 0, 0, 2)))
     if plan.baselines:
         console.print(Padding(_baseline_table(plan), (1, 0, 0, 2)))
+    for baseline in plan.baselines:
+        if baseline.reason is not None:
+            console.print(Padding(Text(f"{baseline.name}: none, since {baseline.reason}"), (0, 0, 0, 2)))
     console.print(Text("\nWarnings", style="bold") if plan.warnings else "")
     for line in warning_lines(plan):
         console.print(Padding(Text(line), (0, 0, 0, 2)))
@@ -118,10 +121,25 @@ def verdict(plan: Plan) -> str:
         else (f", {significant(over.vs_chinchilla)} x what {law} calls compute-optimal for this size")
     )
     return (
-        f"{how}: loss {_loss(plan.loss)} for {plan.total.flop:.4g} FLOP.\n"
+        f"{how}: loss {_loss(plan.loss)} for {_price(plan)}.\n"
         f"{significant(over.tokens_per_param)} tokens per parameter: {significant(over.vs_20)} x Chinchilla's 20"
         f"{chinchilla}."
     )
+
+
+def _price(plan: Plan) -> str:
+    """What the plan costs in the currency that it was asked for in, then in FLOP."""
+    assert plan.total is not None
+    flop = f"{plan.total.flop:.4g} FLOP"
+    cost, unit = _objective_cost(plan)
+    return flop if unit == "FLOP" else f"{cost:.4g} {unit} ({flop})"
+
+
+def _objective_cost(plan: Plan) -> tuple[float, str]:
+    assert plan.total is not None
+    currency = plan.problem.currency if plan.problem is not None else "compute_flop"
+    unit = {"compute_flop": "FLOP", "chip_hours": "chip-hours", "usd": "USD", "energy_joule": "J"}[currency]
+    return getattr(plan.total, currency.removeprefix("compute_")), unit
 
 
 def warning_lines(plan: Plan) -> list[str]:
@@ -164,16 +182,21 @@ def _phase_table(plan: Plan) -> Table:
     assert plan.total is not None
     chips = plan.total.chip_hours == plan.total.chip_hours
     usd = plan.total.usd == plan.total.usd
+    cost, unit = _objective_cost(plan)
     extra = (["MFU", "chip-hours"] if chips else []) + (["USD"] if usd else [])
-    table = _table("cost of", "FLOP", "x overhead", "= paid FLOP", *extra, "share", "")
+    extra += [] if unit == "FLOP" else [f"share of {unit}"]
+    table = _table("cost of", "model FLOP", "x overhead", "= paid FLOP", *extra, "share of FLOP", "")
     table.columns[-1].justify = "left"
     for name, phase in plan.phases.items():
         cells = [f"{phase.model_flop:.3g}", significant(phase.overhead), f"{phase.flop:.3g}"]
         cells += [f"{phase.mfu:.3f}", short_count(phase.chip_hours)] if chips else []
         cells += [short_count(phase.usd)] if usd else []
+        own = {"chip-hours": phase.chip_hours, "USD": phase.usd, "J": phase.energy_joule}
+        cells += [] if unit == "FLOP" else [f"{100 * own[unit] / cost:.1f} %"]
         table.add_row(_PHASES[name], *cells, f"{100 * phase.share:.1f} %", "█" * round(_BAR * phase.share))
     cells = ["", "", f"{plan.total.flop:.4g}", *(["", short_count(plan.total.chip_hours)] if chips else [])]
-    table.add_row("total", *cells, *([short_count(plan.total.usd)] if usd else []), "100 %", "")
+    cells += [short_count(plan.total.usd)] if usd else []
+    table.add_row("total", *cells, *([] if unit == "FLOP" else ["100 %"]), "100 %", "")
     return table
 
 
@@ -182,7 +205,7 @@ def _baseline_table(plan: Plan) -> Table:
     for baseline in plan.baselines:
         d = baseline.decision
         if d is None:
-            table.add_row(baseline.name, *[""] * 4, "", f"none: {baseline.reason}")
+            table.add_row(baseline.name, *[""] * 5, "see below")
             continue
         amounts = short_count(d.n_active), short_count(d.d_pretrain), short_count(d.d_rl), significant(d.k)
         table.add_row(baseline.name, *amounts, _loss(baseline.loss), _percent(baseline.regret))

@@ -3,7 +3,6 @@
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jax.scipy.special import gammaln
 from jaxtyping import Array, Float
 
 from allocator import precision  # noqa: F401  (float64 before the first array)
@@ -12,6 +11,8 @@ from allocator.laws.checks import require_positive
 from allocator.laws.law import Point, PretrainingLaw, RlAxis
 from allocator.laws.rl import NO_RL, SaturatingRl
 
+_SHIFT = 20  # where Stirling's series is exact to double precision with four terms
+
 
 def log_fail_at_k(mean: Float[Array, ""], spread: Float[Array, ""], k: Float[Array, ""]) -> Float[Array, ""]:
     r"""Log of the expected share of problems that k samples all miss, when pass@1 is Beta(mu nu, (1 - mu) nu).
@@ -19,7 +20,20 @@ def log_fail_at_k(mean: Float[Array, ""], spread: Float[Array, ""], k: Float[Arr
     $$1 - \text{pass@}k = B(\mu\nu, (1 - \mu)\nu + k) / B(\mu\nu, (1 - \mu)\nu)$$
     """
     a, b = mean * spread, (1 - mean) * spread
-    return gammaln(b + k) - gammaln(a + b + k) - gammaln(b) + gammaln(a + b)
+    # Differences of log-gamma would cancel at large arguments. Each is Stirling's series after 20 steps of the
+    # recurrence Γ(x + 1) = x Γ(x), and the four are combined term by term, so that only like signs add up.
+    steps = b + jnp.arange(_SHIFT, dtype=float)
+    recurrence = jnp.sum(jnp.log1p(a * k / (steps * (steps + a + k))))
+    c = b + _SHIFT
+    leading = (c + a - 0.5) * jnp.log1p(a * k / (c * (c + a + k))) - k * jnp.log1p(a / (c + k)) - a * jnp.log1p(k / c)
+    tail = _stirling_tail(c + a) - _stirling_tail(c) - _stirling_tail(c + a + k) + _stirling_tail(c + k)
+    return leading + tail - recurrence
+
+
+def _stirling_tail(x):
+    inverse = 1 / x
+    square = inverse * inverse
+    return inverse * (1 / 12 - square * (1 / 360 - square * (1 / 1260 - square / 1680)))
 
 
 class PassAtK(eqx.Module):

@@ -15,6 +15,7 @@ from allocator.units import short_count, significant
 # Largest RL compute over pre-training compute in a public study with several model sizes (arXiv 2509.25300).
 LARGEST_PUBLIC_RL_SHARE = 3e-5
 OVERHEAD_RANGE = (1.0, 30.0)
+SMALLEST_MODEL = 1e5  # active parameters; the smallest runs behind any published law have millions
 ROUNDING = 1e-9  # a value on a limit is not beyond it
 
 
@@ -131,6 +132,10 @@ def _rooflines(scenario: Scenario) -> Iterator[Notice]:
 
 
 def _decisions(scenario: Scenario, account: Account, status: dict[str, str]) -> Iterator[Notice]:
+    n = account.decision.n_active
+    if n < SMALLEST_MODEL:
+        message = f"{n:.3g} active parameters are no language model: check the budget's unit and the traffic"
+        yield Notice("implausible_size", "decisions.n_active", n, message)
     k = account.decision.k
     if k < 1 and scenario.deployment is not None:
         yield Notice(

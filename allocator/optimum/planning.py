@@ -64,8 +64,9 @@ def evaluate(
     given = {"n_active": n_active, "d_pretrain": d_pretrain, "d_rl": d_rl, "k": k}
     built = build(scenario, law, limit=False)
     zero_rl = built.problem.law.rl_axis.allows_zero
+    zero = "0 or " if zero_rl else ""
     faults = [
-        f"{name}: got {value!r}; must be from {SMALLEST:g} to {LARGEST:g}"
+        f"{name}: got {value!r}; must be {zero if name == 'd_rl' else ''}from {SMALLEST:g} to {LARGEST:g}"
         for name, value in given.items()
         if not (SMALLEST <= value <= LARGEST or (value == 0 and name == "d_rl" and zero_rl))
     ]
@@ -210,7 +211,8 @@ def _objective(scenario: Scenario) -> Objective:
 def _law_names(scenario: Scenario, built: Built | None) -> dict[str, str | None]:
     if built is not None and built.law_record is None:
         return {"pretraining": None, "form": "user"}
-    return {"pretraining": scenario.law.pretraining, "form": scenario.law.form}
+    name = scenario.law.pretraining if built is None or built.law_record is None else built.law_record.name
+    return {"pretraining": name, "form": scenario.law.form}
 
 
 def _provenance(scenario: Scenario, built: Built | None) -> dict[str, Any]:

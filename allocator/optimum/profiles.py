@@ -13,6 +13,7 @@ from allocator.optimum.starts import scan
 from allocator.problem import Problem, Vector
 
 SIZES = 201  # a quarter apart in log N; the profile is made of powers below 1, which bend on a scale of 1/exponent > 1
+ROUNDS = 40  # of handing solutions on to unsolved neighbours
 REACH = 25.0  # scanned on either side of the first optimum in log N: eleven decades
 
 
@@ -23,6 +24,10 @@ def _optima_at_sizes(problem: Problem, log_n: Float[np.ndarray, " sizes"], z: Fl
         return polish(eqx.tree_at(lambda p: (p.lower, p.upper), problem, ends), z)
 
     return jax.vmap(at)(log_n, z)
+
+
+def _solved(points: KktPoint) -> np.ndarray:
+    return np.asarray((points.step < 1e-7) & (points.wrong_sign < 1e-8))
 
 
 class Minima(NamedTuple):
@@ -45,8 +50,20 @@ def minima_in_size(problem: Problem, z: Float[Vector, "4"]) -> Minima:
     lawful = np.isfinite(merit)
     # A size that the budget cannot pay for is solved as its neighbour again: the batch would wait for it in vain.
     stand_in = np.flatnonzero(lawful)[np.clip(np.cumsum(lawful) - 1, 0, None)] if lawful.any() else np.arange(SIZES)
-    points = jax.tree.map(np.asarray, _optima_at_sizes(problem, log_n[stand_in], starts[stand_in]))
-    solved = lawful & (points.step < 1e-7) & (points.wrong_sign < 1e-8)
+    log_n, starts = log_n[stand_in], starts[stand_in]
+    points = jax.tree.map(np.asarray, _optima_at_sizes(problem, log_n, starts))
+    solved = _solved(points)
+    for _ in range(ROUNDS):
+        if solved.all() or not solved.any():
+            break
+        # Where the crude start led nowhere, the solved neighbour's optimum is a better one.
+        known = np.flatnonzero(solved)
+        nearest = known[np.argmin(np.abs(np.arange(SIZES)[:, None] - known[None, :]), axis=1)]
+        starts = np.where(solved[:, None], points.z, points.z[nearest])
+        starts[:, 0] = log_n
+        points = jax.tree.map(np.asarray, _optima_at_sizes(problem, log_n, starts))
+        solved = _solved(points)
+    solved &= lawful
     slope = points.derivatives.jacobian[:, 0, 0] + points.multiplier * points.derivatives.jacobian[:, 1, 0]
     found, slope = points.z[solved], slope[solved]
     turns = np.flatnonzero((slope[:-1] < 0) & (slope[1:] >= 0))

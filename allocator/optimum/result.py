@@ -105,7 +105,10 @@ class Notice:
 
 @dataclass(frozen=True)
 class Baseline:
-    """A rule of thumb on the same scenario; `regret` is the extra budget it needs for the same loss."""
+    """A rule of thumb on the same scenario; `regret` is the extra budget it needs for the same loss.
+
+    `cost` is in the unit of the objective's budget (or of its `currency`): FLOP, chip-hours, USD or joules.
+    """
 
     name: str
     decision: PlannedDecision | None

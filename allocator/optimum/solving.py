@@ -15,7 +15,7 @@ from allocator.optimum.profiles import minima_in_size
 from allocator.optimum.slsqp import find_basin
 from allocator.optimum.starts import Grid, scan, scattered_starts, whole_range
 from allocator.precision import require_float64
-from allocator.problem import DECISIONS, Decision, Problem, to_decision
+from allocator.problem import DECISIONS, Decision, Problem, Vector, to_decision
 
 RESIDUAL = 1e-8  # relative to the largest elasticity
 CONSTRAINT = 1e-9  # relative to the budget or to the reducible target loss
@@ -120,6 +120,16 @@ def _infeasible(problem: Problem, grid: Grid) -> InfeasibleError:
     )
 
 
+def _raise_if_runaway(problem: Problem, z: Float[Vector, "4"]) -> None:
+    names = runaway_decisions(problem, z)
+    if names:
+        raise SolveError(
+            f"no interior optimum: {', '.join(names)} ran to the end of the search range; fix or bound it",
+            {"path": f"decisions.{names[0]}", "value": None},
+            status="no_interior_optimum",
+        )
+
+
 def _where_broken(problem: Problem, grid: Grid) -> str:
     """Name a point at which the law is NaN, as a user's own may be."""
     points = grid.broken()
@@ -164,16 +174,12 @@ def _verifies(point: KktPoint) -> bool:
 def _best(problem: Problem, found: Sequence[KktPoint | None], kind: str, starts: int) -> Solution:
     verified = [p for p in found if p is not None]
     if not verified:
-        broken = _where_broken(problem, scan(problem, whole_range(problem)))
+        grid = scan(problem, whole_range(problem))
+        _raise_if_runaway(problem, find_basin(problem, _best_point(grid))[0])
+        broken = _where_broken(problem, grid)
         reason = f"no start of {starts} led to a point that verifies as an optimum{broken}"
         raise SolveError(reason, status="not_converged")
     point = min(verified, key=lambda p: float(p.derivatives.value[0]))
-    names = runaway_decisions(problem, point.z)
-    if names:
-        raise SolveError(
-            f"no interior optimum: {', '.join(names)} ran to the end of the search range; fix or bound it",
-            {"path": f"decisions.{names[0]}", "value": None},
-            status="no_interior_optimum",
-        )
+    _raise_if_runaway(problem, point.z)
     kkt, constraint = _residuals(point)
     return Solution(problem, point, kind, starts, kkt, constraint)

@@ -20,7 +20,7 @@ from allocator.laws.rl import PowerRl
 from allocator.optimum.accounts import account
 from allocator.optimum.result import Baseline, Plan, PlannedDecision
 from allocator.optimum.starts import whole_range
-from allocator.problem import DECISIONS, Decision, Problem, to_coordinates, to_decision
+from allocator.problem import DECISIONS, LARGEST, SMALLEST, Decision, Problem, to_coordinates, to_decision
 from allocator.regrets import least_cost, planned_coordinates
 from allocator.units import short_count
 
@@ -35,7 +35,7 @@ class _NotApplicableError(Exception):
 
 def with_baselines(plan: Plan) -> Plan:
     """The same plan with its baselines; one that cannot be made is there with a reason."""
-    if plan.problem is None or plan.decision is None:
+    if plan.problem is None or plan.decision is None or plan.status == "evaluated":
         raise AllocatorError(f"baselines: the plan has no decision to compare with ({plan.status})")
     problem = plan.problem
     names = {"equal_cost": _equal_cost, "chinchilla": _chinchilla, "lecture": _lecture}
@@ -88,7 +88,7 @@ def _at_target(problem: Problem, rule: Callable[[Problem, float], Decision[float
         reached = float(_log_reducible(problem, to_coordinates(problem, decision)))
         return min(reached - float(problem.log_limit), 1e3)
 
-    low, high = math.log(1e-30), math.log(1e60)
+    low, high = math.log(1e-30), math.log(LARGEST)
     rule(problem, math.exp(high))  # a rule that no budget helps says why
     if excess(high) > 0:
         raise _NotApplicableError("this rule reaches the target loss at no budget")
@@ -192,7 +192,7 @@ def _log_size_for(problem: Problem, budget: float, decision: Callable[[float], D
         rate_d, rate_r, rate_k, fixed = (float(x) for x in _rates(problem, log_n))
         return math.log(rate_d * d + rate_r * r + rate_k * k + fixed) - math.log(budget)
 
-    low, high = math.log(1e-40), math.log(1e60)
+    low, high = math.log(SMALLEST), math.log(LARGEST)
     if excess(low) > 0 or excess(high) < 0:
         raise _NotApplicableError("no size makes this rule cost the budget")
     return _root(excess, low, high)

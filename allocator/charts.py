@@ -36,14 +36,14 @@ def shares(frame: "pd.DataFrame", label: str = "variant") -> alt.Chart:
     )
 
 
-def loss_by_budget(frame: "pd.DataFrame", budget: str) -> alt.Chart:
+def loss_by_budget(frame: "pd.DataFrame", budget: str, unit: str = "nats/token") -> alt.Chart:
     """Loss of the best plan at each budget; columns `budget` and loss."""
     return (
         alt.Chart(frame.dropna(subset=["loss"]), title="Loss of the best plan")
         .mark_line(point=alt.OverlayMarkDef(color=COLOURS[0]), color=COLOURS[0])
         .encode(
             x=_log_axis(budget, _axis_title(budget)),
-            y=alt.Y("loss:Q", title="loss (nats/token)").scale(zero=False),
+            y=alt.Y("loss:Q", title=f"loss ({unit})").scale(zero=False),
             tooltip=[alt.Tooltip(f"{_field(budget)}:Q", title=_axis_title(budget), format=".3e"),
                      alt.Tooltip("loss:Q", format=".4f")],
         )

@@ -63,9 +63,13 @@ def _seed(text: str) -> int:
     return seed
 
 
-Seed = Annotated[int, typer.Option("--seed", parser=_seed, metavar="INTEGER", help="Of the further starts.")]
+Seed = Annotated[
+    int, typer.Option("--seed", parser=_seed, metavar="INTEGER", help="Where many starts compete, which ones.")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
-Out = Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Write the tables as CSV, and the JSON.")]
+Out = Annotated[
+    Path | None, typer.Option("--out", metavar="DIR", help="Write the tables as CSV, the charts and the JSON.")
+]
 
 
 @app.callback(invoke_without_command=True)
@@ -328,7 +332,7 @@ def _show(draw: Callable[[Any], None]) -> None:
 
     terminal = sys.stdout is not None and sys.stdout.isatty()
     # Piped output keeps its columns: 120 is what a table needs, whatever the terminal would be.
-    width = shutil.get_terminal_size().columns if terminal else 120
+    width = max(shutil.get_terminal_size().columns, 100) if terminal else 120
     console = Console(file=io.StringIO(), width=width, force_terminal=terminal, highlight=False, markup=False)
     draw(console)
     _print(console.file.getvalue())  # pyright: ignore[reportAttributeAccessIssue]

@@ -9,10 +9,11 @@ import numpy as np
 
 from allocator import catalog
 from allocator.baselines import with_baselines
-from allocator.errors import NoPlanError, ScenarioError
+from allocator.errors import AllocatorError, NoPlanError
 from allocator.optimum.planning import solve
 from allocator.optimum.result import Plan
 from allocator.regrets import planned_coordinates, regret
+from allocator.scenario.building import objective_of
 from allocator.scenario.reading import with_values
 from allocator.scenario.schema import Scenario
 from allocator.sweeps import plan_row
@@ -20,6 +21,7 @@ from allocator.sweeps import plan_row
 if TYPE_CHECKING:
     import pandas as pd
 
+OWN_LAW = "the user's law"
 OVERLAPS = (0.5, 1.0, 2.0)  # a toy measurement finds 1 to 2 best; 0 is the plain product
 
 
@@ -46,22 +48,28 @@ class Comparison:
 
 def compare(plan: Plan) -> Comparison:
     """Set a plan beside its rules of thumb and beside the plans of other laws."""
-    if plan.scenario is None:
-        raise ScenarioError(["compare: the plan was not made from a scenario"])
-    plans = {_own_name(plan.scenario): plan}
-    for name, scenario in variants(plan.scenario):
+    if plan.scenario is None or plan.problem is None or plan.decision is None or plan.status == "evaluated":
+        raise AllocatorError(f"compare: needs a solved plan made from a scenario, got one that is {plan.status}")
+    cost = float(np.exp(plan.problem.log_cost(planned_coordinates(plan.problem, plan))))
+    plans = {OWN_LAW if plan.user_law is not None else _own_name(plan.scenario): plan}
+    for name, scenario in variants(plan.scenario, cost):
         plans[name] = solve(scenario, throw=False)
     regret = {a: {b: _regret(plans[a], plans[b]) for b in plans} for a in plans}
     return Comparison(with_baselines(plan), plans, regret)
 
 
-def variants(scenario: Scenario) -> Iterator[tuple[str, Scenario]]:
-    """Other pre-training laws in the scenario's form, and other overlaps of RL and test time where those matter."""
+def variants(scenario: Scenario, cost: float) -> Iterator[tuple[str, Scenario]]:
+    """Other pre-training laws in the scenario's form, and other overlaps of RL and test time where those matter.
+
+    One law's loss means nothing under another, so a target becomes a budget: what the scenario's own plan costs.
+    """
+    kind, _, currency = objective_of(scenario)
+    at_same_cost = {f"objective.{currency}": cost} if kind == "target_loss" else {}
     own = catalog.law_record(scenario.law.pretraining, folder=scenario.folder)
     for record in catalog.entries("laws"):
         usable = record.fields["kind"] in ("chinchilla", "gadre") and not record.fields.get("rounded")
         if usable and record.name != own.name and record.fields["unit"] == own.content["unit"]:
-            changes = {"law.pretraining": record.name}
+            changes = {"law.pretraining": record.name} | at_same_cost
             yield _name(record.name, scenario), with_values(scenario, changes)
     law = scenario.law
     if law.form not in ("product", "shared", "coverage") or law.rl is None or law.test_time is None:
@@ -70,7 +78,7 @@ def variants(scenario: Scenario) -> Iterator[tuple[str, Scenario]]:
         return  # overlap needs the saturating factor, and at one sample there is nothing to overlap with
     for overlap in (0.0, *OVERLAPS):
         if overlap != law.overlap:
-            varied = with_values(scenario, {"law.overlap": overlap})
+            varied = with_values(scenario, {"law.overlap": overlap} | at_same_cost)
             yield _name(own.name, varied), varied
 
 

@@ -55,18 +55,18 @@ def frames(plan: Plan) -> dict[str, Any]:
 
 
 def plan_files(plan: Plan) -> dict[str, str | bytes]:
-    """A plan's tables as CSV and its charts as SVG, PNG and one HTML file."""
+    """A plan's tables as CSV and its charts as SVG, PNG and one HTML file; solves again along the budget."""
     tables: dict[str, str | bytes] = {f"{name}.csv": frame.to_csv(index=False) for name, frame in frames(plan).items()}
     if plan.status == "evaluated" or plan.scenario is None:
         return tables
     key = f"objective.{plan.objective.kind}"
     values = budgets_around(plan)
-    along = sweep_frame(key, values, sweep(plan.scenario, key, values))
+    along = sweep_frame(key, values, sweep(plan.scenario, key, values, law=plan.user_law))
     own = sweep_frame("plan", [plan.title], [plan])
     drawn = {"shares": charts.shares(own, "plan")}
     if plan.objective.kind != "target_loss":
         drawn |= {
-            "loss_by_budget": charts.loss_by_budget(along, key),
+            "loss_by_budget": charts.loss_by_budget(along, key, plan.loss_unit),
             "shares_by_budget": charts.shares_by_budget(along, key),
             "decisions_by_budget": charts.decisions_by_budget(along, key),
         }

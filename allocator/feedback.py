@@ -42,14 +42,7 @@ def size_feedback(plan: Plan) -> Feedback:
 def depends_on_size(costs: Costs) -> bool:
     """Whether any overhead or MFU is a function of N."""
     functions = (costs.pretrain_mfu, costs.pretrain.overhead, costs.rl.overhead, costs.decode.overhead)
-    return any(f is not None and not _constant(f) for f in functions)
-
-
-def _constant(function: object) -> bool:
-    pretrain, phase = getattr(function, "pretrain", None), getattr(function, "phase", None)
-    if pretrain is not None and phase is not None:  # a ratio of two MFUs
-        return isinstance(pretrain, Constant) and isinstance(phase, Constant)
-    return isinstance(function, Constant)
+    return not all(function is None or isinstance(function, Constant) for function in functions)
 
 
 def _curves(costs: Costs, n_active: float) -> "pd.DataFrame":

@@ -23,6 +23,7 @@ _DECISIONS = {
 _STATUS = {"fixed": "given", "free": "chosen", "at_min": "at its min", "at_max": "at its max"}
 _PHASES = {"pretrain": "pre-training", "rl": "RL", "inference": "inference"}
 _BAR = 20
+CLIP = 28  # of texts in a row of numbers
 
 
 def comparison_dict(compared: Comparison) -> dict[str, Any]:
@@ -31,8 +32,8 @@ def comparison_dict(compared: Comparison) -> dict[str, Any]:
         {"variant": name, **plan_row(plan), "regret": dict(compared.regret[name])}
         for name, plan in compared.plans.items()
     ]
-    warnings = plain_values(compared.plan.warnings)
-    return rows_dict("compare", rows, warnings, compared.plan.provenance)
+    plan = compared.plan
+    return rows_dict("compare", rows, plan.warnings, plan.provenance) | {"baselines": plain_values(plan.baselines)}
 
 
 def rows_dict(
@@ -67,7 +68,12 @@ def print_comparison(compared: Comparison, console: Console) -> None:
         cells = (_percent(compared.regret[a][b]).removesuffix(" %") for b in names)
         regret.add_row(Text(f"[{i}] {a}"), *cells)
     console.print(Padding(regret, (1, 0, 0, 2)))
-    console.print(Padding(Text("- : the law has no meaning there, or no budget reaches that loss"), (0, 0, 0, 2)))
+    legend = (
+        "- : the law has no meaning there, or no budget reaches that loss. x 20: pre-training tokens over 20 per "
+        "active parameter; x own Chinchilla: over what the law calls compute-optimal. best_of_starts: no proof that "
+        "nothing is better. Losses of different laws do not compare; a target loss becomes the budget of the scenario's own plan."
+    )
+    console.print(Padding(Text(legend), (1, 0, 0, 2)))
 
 
 def print_diff(rows: Sequence[Mapping[str, Any]], names: tuple[str, str], console: Console) -> None:
@@ -81,7 +87,8 @@ def print_diff(rows: Sequence[Mapping[str, Any]], names: tuple[str, str], consol
 
 
 def _cell(value: Any) -> Text:
-    return Text(f"{value:.5g}" if isinstance(value, float) else "" if value is None else one_line(str(value)))
+    text = f"{value:.5g}" if isinstance(value, float) else "" if value is None else one_line(str(value))
+    return Text(text if len(text) <= CLIP else f"{text[: CLIP - 1]}…")
 
 
 def print_plan(plan: Plan, console: Console) -> None:
@@ -91,12 +98,14 @@ def print_plan(plan: Plan, console: Console) -> None:
         console.print(Text(f"{plan.status}: {plan.reason}", style="red"))
         return
     console.print(Text(verdict(plan)))
+    if plan.certificate is not None and plan.shadow_price is not None:
+        console.print(Text(_assurance(plan)))
     console.print(Padding(Group(_decision_table(plan), "", _phase_table(plan)), (1, 0, 0, 2)))
     if plan.baselines:
         console.print(Padding(_baseline_table(plan), (1, 0, 0, 2)))
     for baseline in plan.baselines:
         if baseline.reason is not None:
-            console.print(Padding(Text(f"{baseline.name}: none, since {baseline.reason}"), (0, 0, 0, 2)))
+            console.print(Padding(Text(f"{baseline.name}: not possible: {baseline.reason}"), (0, 0, 0, 2)))
     console.print(Text("\nWarnings", style="bold") if plan.warnings else "")
     for line in warning_lines(plan):
         console.print(Padding(Text(line), (0, 0, 0, 2)))
@@ -125,6 +134,22 @@ def verdict(plan: Plan) -> str:
         f"{significant(over.tokens_per_param)} tokens per parameter: {significant(over.vs_20)} x Chinchilla's 20"
         f"{chinchilla}."
     )
+
+
+def _assurance(plan: Plan) -> str:
+    """How sure the optimum is, and what a little more budget buys."""
+    assert plan.certificate is not None
+    assert plan.shadow_price is not None
+    why = {
+        "geometric_program": "convex in logs, so this is the optimum",
+        "convex_fixed_n": "convex at this N, so this is the optimum",
+        "one_dimensional": "convex at each N, and every minimum along N was compared",
+        "best_of_starts": "nothing proves that no better plan exists",
+    }[plan.certificate.kind]
+    price = plan.shadow_price.value
+    if plan.objective.kind == "target_loss":
+        return f"Certificate: {why}. A 1 % lower reducible loss costs {significant(price)} % more."
+    return f"Certificate: {why}. 1 % more budget cuts the reducible loss by {significant(price)} %."
 
 
 def _price(plan: Plan) -> str:
@@ -162,7 +187,9 @@ def _decision_table(plan: Plan) -> Table:
     assert plan.decision_status is not None
     assert plan.elasticities is not None
     table = _table("buy", "amount", "", "a 1% increase cuts reducible loss by")
-    for name, words in _DECISIONS.items():
+    test_time = plan.scenario.law.test_time if plan.scenario is not None else None
+    labels = _DECISIONS | ({"k": f"{one_line(test_time.unit)}, k"} if test_time is not None else {})
+    for name, words in labels.items():
         value = getattr(plan.decision, name)
         amount = significant(value) if name == "k" else short_count(value)
         table.add_row(
@@ -174,6 +201,9 @@ def _decision_table(plan: Plan) -> Table:
             else f"{plan.elasticities[name]:.3f} %",
         )
     table.add_row("tokens served", short_count(plan.decision.d_inference), "k x demand", "")
+    prompts = float(plan.problem.costs.prompt_tokens) if plan.problem is not None else 0.0
+    if prompts > 0:
+        table.add_row("prompt tokens", short_count(prompts), "once each", "")
     return table
 
 
@@ -205,7 +235,7 @@ def _baseline_table(plan: Plan) -> Table:
     for baseline in plan.baselines:
         d = baseline.decision
         if d is None:
-            table.add_row(baseline.name, *[""] * 5, "see below")
+            table.add_row(baseline.name, *[""] * 5, "not possible")
             continue
         amounts = short_count(d.n_active), short_count(d.d_pretrain), short_count(d.d_rl), significant(d.k)
         table.add_row(baseline.name, *amounts, _loss(baseline.loss), _percent(baseline.regret))
@@ -218,4 +248,4 @@ def _loss(loss: float) -> str:
 
 
 def _percent(share: float) -> str:
-    return "none" if abs(share) < 5e-5 else f"{significant(100 * share)} %"
+    return "0 %" if abs(share) < 5e-5 else f"{significant(100 * share)} %"

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from allocator.errors import AllocatorError
+from allocator.laws.law import Law
 from allocator.optimum.planning import solve
 from allocator.optimum.result import Plan
 from allocator.scenario.reading import with_values
@@ -13,11 +14,14 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-def sweep(scenario: Scenario, key: str, values: Sequence[Any]) -> list[Plan]:
-    """Solve the scenario at each value of a key path; a plan that cannot be made carries status and reason."""
+def sweep(scenario: Scenario, key: str, values: Sequence[Any], *, law: Law | None = None) -> list[Plan]:
+    """Solve the scenario at each value of a key path; a plan that cannot be made carries status and reason.
+
+    `law` replaces the scenario's own, as in `solve`.
+    """
     if not len(values):
         raise AllocatorError(f"{key}: a sweep needs at least one value")
-    return [solve(with_values(scenario, {key: value}), throw=False) for value in values]
+    return [solve(with_values(scenario, {key: value}), law=law, throw=False) for value in values]
 
 
 def plan_row(plan: Plan) -> dict[str, Any]:

@@ -32,7 +32,6 @@ from allocator.scenario.building import Built, build, objective_of
 from allocator.scenario.schema import Scenario
 
 UNITS = {"compute_flop": "FLOP", "chip_hours": "chip-hour", "usd": "USD", "energy_joule": "J"}
-LOSS_UNIT = "nats/token"
 
 
 def solve(scenario: Scenario, *, law: Law | None = None, throw: bool = True, seed: int = 0) -> Plan:
@@ -123,7 +122,7 @@ def _plan(
     phases = _phases(built, figures)
     return Plan(
         title=scenario.title,
-        objective=_objective(scenario),
+        objective=_objective(scenario, built),
         law=_law_names(scenario, built),
         assumed=built.assumed,
         status=status,
@@ -132,6 +131,7 @@ def _plan(
         decision=PlannedDecision.of(decision, float(built.problem.costs.lifetime_tokens)),
         decision_status=decision_status,
         loss=figures.loss,
+        loss_unit=_loss_unit(scenario, built),
         reducible_loss=figures.reducible_loss,
         phases=phases,
         total=_total(phases),
@@ -141,6 +141,7 @@ def _plan(
         warnings=(*extra, *notices(scenario, built, figures, decision_status)),
         scenario=scenario,
         problem=built.problem,
+        user_law=built.problem.law if built.law_record is None else None,
     )
 
 
@@ -192,7 +193,7 @@ def _limit_notices(built: Built, figures: Account) -> tuple[Notice, ...]:
 def _failed(scenario: Scenario, law: Law | None, error: NoPlanError) -> Plan:
     return Plan(
         title=scenario.title,
-        objective=_objective(scenario),
+        objective=_objective(scenario, None),
         law=_law_names(scenario, None) if law is None else {"pretraining": None, "form": "user"},
         assumed=(),
         status=error.status,
@@ -203,9 +204,19 @@ def _failed(scenario: Scenario, law: Law | None, error: NoPlanError) -> Plan:
     )
 
 
-def _objective(scenario: Scenario) -> Objective:
+def _objective(scenario: Scenario, built: Built | None) -> Objective:
     kind, value, _ = objective_of(scenario)
-    return Objective(kind, value, LOSS_UNIT if kind == "target_loss" else UNITS[kind])
+    return Objective(kind, value, _loss_unit(scenario, built) if kind == "target_loss" else UNITS[kind])
+
+
+def _loss_unit(scenario: Scenario, built: Built | None) -> str:
+    if built is not None and built.law_record is None:
+        return "the unit of the user's law"
+    if scenario.law.form == "pass-at-k":
+        return "nats, -log pass@k"
+    if scenario.law.link is not None:
+        return "error rate"
+    return "nats/token" if built is None or built.law_record is None else str(built.law_record.content["unit"])
 
 
 def _law_names(scenario: Scenario, built: Built | None) -> dict[str, str | None]:

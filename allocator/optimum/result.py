@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from allocator.laws.law import Law
 from allocator.problem import Decision, Problem
 from allocator.scenario.schema import Scenario
 from allocator.units import one_line, short_count, significant, tidy
@@ -132,6 +133,7 @@ class Plan:
     decision: PlannedDecision | None = None
     decision_status: Mapping[str, str] | None = None
     loss: float = math.nan
+    loss_unit: str = "nats/token"
     reducible_loss: float = math.nan
     phases: Mapping[str, Phase] | None = None
     total: Total | None = None
@@ -145,6 +147,7 @@ class Plan:
     # What was asked and solved, for further questions; not part of the JSON.
     scenario: Scenario | None = field(default=None, repr=False, compare=False)
     problem: Problem | None = field(default=None, repr=False, compare=False)
+    user_law: Law | None = field(default=None, repr=False, compare=False)  # where it replaced the scenario's
 
     def to_dict(self) -> dict[str, Any]:
         """The plan as plain values for JSON, every number finite or None."""
@@ -152,7 +155,7 @@ class Plan:
             key: getattr(self, key)
             for key in (
                 "title", "objective", "law", "assumed", "status", "certificate", "decision", "decision_status", "loss",
-                "reducible_loss", "phases", "total", "elasticities", "shadow_price", "overtraining", "warnings",
+                "loss_unit", "reducible_loss", "phases", "total", "elasticities", "shadow_price", "overtraining", "warnings",
                 "baselines", "provenance",
             )
         }  # fmt: skip

@@ -110,7 +110,10 @@ def _overhead(
     """A stated overhead, or one from the first MFU that is given, a number or a function of N."""
     mfu = _first(*mfus)
     if mfu is not None and pretrain is not None:
-        return RelativeOverhead(pretrain, Constant(mfu) if isinstance(mfu, float) else mfu)
+        if isinstance(mfu, float):
+            # Two numbers make a number, which keeps the certificates of constant overheads.
+            return pretrain.value / mfu if isinstance(pretrain, Constant) else RelativeOverhead(pretrain, Constant(mfu))
+        return RelativeOverhead(pretrain, mfu)
     return default if stated is None else stated
 
 
@@ -158,9 +161,11 @@ def _operation(scenario: Scenario, section: Roofline, phase: str) -> Operation:
 def _machine(scenario: Scenario, phase: str) -> Machine:
     hardware = scenario.hardware.model_dump(exclude_none=True) if scenario.hardware else {}
     section = getattr(scenario, phase).roofline
-    if section is not None and section.chip is not None:  # the chips of the roofline are those that are paid for
-        own = hardware.get(phase, {})
-        hardware = {**hardware, phase: {"dtype": section.dtype, **own, "chip": own.get("chip", section.chip)}}
+    if section is not None:  # what a roofline runs on is what is paid for
+        own = {**hardware.get(phase, {}), "dtype": section.dtype}
+        if section.chip is not None and section.chip != hardware.get("chip"):
+            own["chip"] = section.chip
+        hardware = {**hardware, phase: own}
     figures = machine_figures(hardware, phase)
     return Machine(**{name: nan if figure is None else float(figure) for name, figure in figures.items()})
 

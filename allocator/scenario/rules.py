@@ -165,6 +165,11 @@ def _roofline(values, phase):
     if not section:
         return
     path, whole = f"{phase}.roofline", _section(values, "hardware")
+    own = _section(whole, phase)
+    for key in ("chip", "dtype"):
+        stated = own.get(key)
+        if stated is not None and stated != section.get(key, stated):
+            yield f"hardware.{phase}.{key}: got {stated!r}; {path} has {section[key]!r}, and both are the same chips"
     chip = section.get("chip") or _section(whole, phase).get("chip") or whole.get("chip")
     if chip is None:
         yield f"{path}.chip: required, since [hardware] names none"

@@ -71,7 +71,7 @@ def print_comparison(compared: Comparison, console: Console) -> None:
     legend = (
         "- : the law has no meaning there, or no budget reaches that loss. x 20: pre-training tokens over 20 per "
         "active parameter; x own Chinchilla: over what the law calls compute-optimal. best_of_starts: no proof that "
-        "nothing is better. Losses of different laws do not compare; a target loss becomes the budget of the scenario's own plan."
+        "nothing is better. Losses of different laws do not compare; a target loss becomes the budget of the own plan."
     )
     console.print(Padding(Text(legend), (1, 0, 0, 2)))
 

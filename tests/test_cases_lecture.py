@@ -21,7 +21,7 @@ from allocator.laws.rl import PowerRl
 from allocator.laws.test_time import TestTime
 from allocator.optimum.solving import optimise
 from allocator.problem import make_problem
-from allocator.scenario.building import build_costs, lifetime_tokens
+from allocator.scenario.building_costs import build_costs, lifetime_tokens
 
 CASES = Path(__file__).parent / "cases"
 

@@ -9,7 +9,7 @@ import pytest
 import allocator
 from allocator.costs import Constant, Costs, Machine, PhaseCost
 from allocator.errors import LawError
-from allocator.scenario.building import build_costs
+from allocator.scenario.building_costs import build_costs
 
 H100 = Machine(peak_flop_per_s=989e12, usd_per_chip_hour=2.0, power_w=700.0)  # vendor's dense bf16 peak and TDP
 ONE = Constant(1.0)

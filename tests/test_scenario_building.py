@@ -13,7 +13,8 @@ from allocator.laws.repetition import R_STAR, Repeated
 from allocator.laws.rl import PowerRl, SaturatingRl
 from allocator.optimum.planning import evaluate
 from allocator.problem import DECISIONS, to_decision
-from allocator.scenario.building import Built, build, build_costs, fixed_decisions, lifetime_tokens, objective_of
+from allocator.scenario.building import Built, build, fixed_decisions, objective_of
+from allocator.scenario.building_costs import build_costs, lifetime_tokens
 from allocator.scenario.reading import from_values, load
 from allocator.scenario.schema import Scenario
 

@@ -12,7 +12,8 @@ import allocator
 from allocator import catalog
 from allocator.cli import main
 from allocator.errors import AllocatorError, CatalogError, ScenarioError
-from allocator.scenario.building import build, lifetime_tokens
+from allocator.scenario.building import build
+from allocator.scenario.building_costs import lifetime_tokens
 from allocator.scenario.reading import from_values, load, with_values
 
 SHIPPED = ("gopher-budget", "lecture", "lecture-free", "serve-two-trillion")

@@ -155,7 +155,7 @@ class Plan:
             key: getattr(self, key)
             for key in (
                 "title", "objective", "law", "assumed", "status", "certificate", "decision", "decision_status", "loss",
-                "loss_unit", "reducible_loss", "phases", "total", "elasticities", "shadow_price", "overtraining", "warnings",
+                "reducible_loss", "phases", "total", "elasticities", "shadow_price", "overtraining", "warnings",
                 "baselines", "provenance",
             )
         }  # fmt: skip

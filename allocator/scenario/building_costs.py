@@ -59,6 +59,7 @@ def build_costs(scenario: Scenario) -> Costs:
         prefill=PhaseCost(
             SERVE_FLOP_PER_PARAM_TOKEN,
             _overhead(pretrain_mfu, inference.prefill_overhead, prefill, default=1.0),
+            _machine(scenario, "inference"),
         ),
         lifetime_tokens=tokens,
         prompt_tokens=scenario.deployment.prompt_tokens_per_output_token * tokens if scenario.deployment else 0.0,

@@ -40,7 +40,9 @@ def build_costs(scenario: Scenario) -> Costs:
         rollout = RolloutMfu(rollout, pretrain_mfu, rl.flop_per_param_token)
     decode = _roofline(scenario, "inference", "decode")
     # Prefill is compute bound like pre-training, so without a figure of its own it runs at the pre-training MFU.
-    prefill = _roofline(scenario, "inference", "prefill") if inference.prefill_mfu is None else inference.prefill_mfu
+    prefill = inference.prefill_mfu
+    if prefill is None and inference.prefill_overhead is None:
+        prefill = _roofline(scenario, "inference", "prefill")
     tokens = lifetime_tokens(scenario)
     return Costs(
         pretrain=PhaseCost(

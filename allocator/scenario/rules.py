@@ -200,6 +200,8 @@ def _hardware(values):
         if isinstance(section.get("chip"), str):
             try:
                 machine_figures({**whole, **section}, "")
+                if catalog.find("hardware", section["chip"]).fields["level"] != "chip":
+                    yield f"{path}.chip: {section['chip']!r} is a rack; name the chip, since costs are per chip-hour"
             except CatalogError as error:
                 yield f"{path}.chip: {error}"
     objective = _section(values, "objective")

@@ -176,15 +176,24 @@ def test_coverage_is_an_error_rate():
 # --- k >= 1 ---
 
 
+DEAR = {
+    "deployment": {"lifetime_tokens": 1.65e14},
+    "decisions": {"n_active": 1e9},
+}  # one sample takes 99 % of the budget
+
+
 @pytest.mark.parametrize("form", ["coverage", "pass-at-k", "t2-loss"])
 def test_one_sample_is_an_active_bound_where_samples_are_dear(form: str):
-    """A thousand times the budget's worth of traffic leaves no room for a second sample."""
-    plan = planned(form, 1e14)
+    """The last percent of the budget is better spent on tokens: e_D/s_D > e_k/s_k."""
+    plan = allocator.solve(from_values(values(LAWS[form], **DEAR)))
     assert plan.decision.k == 1.0
     assert plan.decision_status["k"] == "at_min"
     (notice,) = [n for n in plan.warnings if n.code == "bound_active" and n.path == "decisions.k"]
     assert notice.value == 1.0
     assert not [n for n in plan.warnings if n.code == "k_below_one"]
+    e, share = plan.elasticities, {name: phase.share for name, phase in plan.phases.items()}
+    assert share["inference"] == pytest.approx(0.99, rel=1e-9)
+    assert e["d_pretrain"] / share["pretrain"] > e["k"] / share["inference"]
 
 
 def test_product_alone_may_go_below_one_and_warns():
@@ -239,8 +248,8 @@ def test_k_below_one_is_lawful_elsewhere(law: dict[str, Any]):
 
 def test_a_minimum_below_one_is_raised_to_one():
     """{ min = 0.1 } names no point below 1 that must be taken."""
-    scenario = from_values(values(LAWS["t2-loss"], decisions={"k": {"min": 0.1}}, deployment={"lifetime_tokens": 1e14}))
-    plan = allocator.solve(scenario)
+    dear = DEAR | {"decisions": {"n_active": 1e9, "k": {"min": 0.1}}}
+    plan = allocator.solve(from_values(values(LAWS["t2-loss"], **dear)))
     assert plan.decision.k == 1.0
     assert plan.decision_status["k"] == "at_min"
 

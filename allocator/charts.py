@@ -27,10 +27,10 @@ def shares(frame: "pd.DataFrame", label: str = "variant") -> alt.Chart:
         .mark_bar()
         .encode(
             x=alt.X("share:Q", title="share of cost").stack("normalize").axis(format="%"),
-            y=alt.Y(f"{label}:N", title=None, sort=None).axis(labelLimit=320),
+            y=alt.Y(f"{_field(label)}:N", title=None, sort=None).axis(labelLimit=320),
             color=_phase_colour(),
             order=alt.Order("order:Q"),
-            tooltip=[f"{label}:N", "phase:N", alt.Tooltip("share:Q", format=".1%")],
+            tooltip=[f"{_field(label)}:N", "phase:N", alt.Tooltip("share:Q", format=".1%")],
         )
         .properties(width=WIDTH)
     )
@@ -69,6 +69,9 @@ def shares_by_budget(frame: "pd.DataFrame", budget: str) -> alt.Chart:
 def decisions_by_budget(frame: "pd.DataFrame", budget: str) -> alt.HConcatChart:
     """Parameters and tokens along the budget, and samples per query beside them."""
     known = frame.dropna(subset=["loss"])
+    if known.empty:
+        nothing = alt.Chart(alt.InlineData(values=[{}]), title="What to buy along the budget")
+        return alt.hconcat(nothing.mark_text(text="no plan at any budget").properties(width=WIDTH, height=HEIGHT))
     long = known.melt([budget], list(_DECISIONS), "decision", "amount").replace({"decision": _DECISIONS})
     tokens = (
         alt.Chart(long[long["amount"] > 0], title="What to buy along the budget")
@@ -99,20 +102,20 @@ def overtraining_by_law(frame: "pd.DataFrame", label: str = "variant") -> Any:
     ends = [min(values) / 1.5, max(values) * 2]
     x = alt.X("vs_20:Q", title="pre-training tokens / (20 x active parameters)")
     x = x.scale(type="log", domain=ends, nice=False).axis(format="~r", tickCount=6, labelOverlap=True, gridColor="#eee")
-    y = alt.Y(f"{label}:N", title=None, sort=None).axis(labelLimit=320)
+    y = alt.Y(f"{_field(label)}:N", title=None, sort=None).axis(labelLimit=320)
     # Bars on a log axis start at its left end, which a dot does not have to explain.
     dots = alt.Chart(known).mark_circle(size=110, color=COLOURS[0], opacity=1)
-    dots = dots.encode(x=x, y=y, tooltip=[f"{label}:N", alt.Tooltip("vs_20:Q", format=".3g")])
+    dots = dots.encode(x=x, y=y, tooltip=[f"{_field(label)}:N", alt.Tooltip("vs_20:Q", format=".3g")])
 
     def numbers(**mark: Any) -> alt.Chart:
         text = alt.Chart(known).mark_text(align="left", dx=9, **mark)
         return text.encode(x=x, y=y, text=alt.Text("vs_20:Q", format=".3~g"))
 
-    rule = alt.Chart().mark_rule(strokeDash=[4, 4], color="#888").encode(x=alt.datum(100.0))
+    rule = _rule(100.0, strokeDash=[4, 4], color="#888")
     # The white halo keeps the rule from running through a number.
     layers = rule, dots, numbers(stroke="white", strokeWidth=5), numbers()
     title = "Over-training by law (dashed: the lecture's 100x)"
-    return alt.layer(*layers, data=known, title=title).properties(width=WIDTH)
+    return alt.layer(*layers, title=title).properties(width=WIDTH)
 
 
 def mfu_by_size(curves: "pd.DataFrame", n_active: float, n_active_frozen: float) -> Any:
@@ -123,12 +126,12 @@ def mfu_by_size(curves: "pd.DataFrame", n_active: float, n_active_frozen: float)
         x=_log_axis("n_active", "active parameters"), y=alt.Y("mfu:Q", title="MFU").scale(zero=True), color=colour,
         tooltip=["phase:N", alt.Tooltip("n_active:Q", format=".3e"), alt.Tooltip("mfu:Q", format=".3f")],
     )  # fmt: skip
-    felt = alt.Chart().mark_rule(color="#444").encode(x=alt.datum(n_active))
-    held = alt.Chart().mark_rule(color="#444", strokeDash=[5, 4]).encode(x=alt.datum(n_active_frozen))
+    felt = _rule(n_active, color="#444")
+    held = _rule(n_active_frozen, color="#444", strokeDash=[5, 4])
     title = alt.TitleParams(
         "MFU that the optimum feels", subtitle="optimum with MFU(N): solid; with MFU frozen at that N: dashed"
     )
-    return alt.layer(lines, felt, held, data=curves, title=title).properties(width=WIDTH, height=HEIGHT)
+    return alt.layer(lines, felt, held, title=title).properties(width=WIDTH, height=HEIGHT)
 
 
 def files(charts: Mapping[str, Any]) -> dict[str, str | bytes]:
@@ -157,6 +160,11 @@ def _long_shares(frame: "pd.DataFrame", label: str) -> "pd.DataFrame":
 def _phase_colour() -> alt.Color:
     scale = alt.Scale(domain=list(PHASES.values()), range=COLOURS)
     return alt.Color("phase:N", title=None, scale=scale).legend(orient="bottom")
+
+
+def _rule(x: float, **mark: Any) -> alt.Chart:
+    """A vertical line with data of its own, or it would be drawn once a row."""
+    return alt.Chart(alt.InlineData(values=[{"x": x}])).mark_rule(**mark).encode(x="x:Q")
 
 
 def _log_axis(field: str, title: str, channel: Any = alt.X) -> Any:

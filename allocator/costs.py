@@ -6,10 +6,11 @@ paid FLOP / (peak x pre-training MFU).
 """
 
 from math import nan
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import equinox as eqx
 import jax.numpy as jnp
+from jax.tree_util import Partial
 from jaxtyping import Array, Float
 
 from allocator import precision  # noqa: F401  (float64 before the first array)
@@ -50,11 +51,27 @@ class Constant(eqx.Module):
         return jnp.asarray(self.value, float)
 
 
+def _as_function(value: Overhead | Mfu | float) -> Any:
+    """Take a number for the same number at every N."""
+    return _as_pytree(value) if callable(value) else Constant(value)
+
+
+def _as_mfu(value: Mfu | float | None) -> Mfu | None:
+    if not callable(value):
+        require_number("Costs.pretrain_mfu", value, at_most=1.0)
+    return None if value is None else _as_pytree(value) if callable(value) else Constant(value)
+
+
+def _as_pytree(function: Any) -> Any:
+    """A plain function is static; a module is a pytree whose numbers stay traceable."""
+    return function if isinstance(function, eqx.Module | Partial) else Partial(function)
+
+
 class RelativeOverhead(eqx.Module):
     """Overhead from MFUs: pre-training's over the phase's own, each a function of N."""
 
-    pretrain: Mfu
-    phase: Mfu
+    pretrain: Mfu = eqx.field(converter=_as_function)
+    phase: Mfu = eqx.field(converter=_as_function)
 
     def __call__(self, log_n: Float[Array, ""]) -> Float[Array, ""]:
         """Overhead, dimensionless."""
@@ -67,25 +84,14 @@ class RolloutMfu(eqx.Module):
     kappa / (2 / MFU_decode + (kappa - 2) / MFU_train): the times of both parts add.
     """
 
-    decode: Mfu
-    train: Mfu
+    decode: Mfu = eqx.field(converter=_as_function)
+    train: Mfu = eqx.field(converter=_as_function)
     flop_per_param_token: float  # kappa >= 2
 
     def __call__(self, log_n: Float[Array, ""]) -> Float[Array, ""]:
         """MFU, dimensionless."""
         kappa = self.flop_per_param_token
         return kappa / (2 / self.decode(log_n) + (kappa - 2) / self.train(log_n))
-
-
-def _as_overhead(value: Overhead | float) -> Overhead:
-    """Take a number for the same number at every N."""
-    return value if callable(value) else Constant(value)
-
-
-def _as_mfu(value: Mfu | float | None) -> Mfu | None:
-    if not callable(value):
-        require_number("Costs.pretrain_mfu", value, at_most=1.0)
-    return value if value is None or callable(value) else Constant(value)
 
 
 class Machine(eqx.Module):
@@ -104,7 +110,7 @@ class PhaseCost(eqx.Module):
     """One phase's price per parameter and token."""
 
     flop_per_param_token: float
-    overhead: Overhead = eqx.field(converter=_as_overhead)
+    overhead: Overhead = eqx.field(converter=_as_function)
     machine: Machine = Machine()
 
     def __check_init__(self):

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from allocator.errors import LawError
-from allocator.laws.checks import require_positive
+from allocator.laws.checks import is_known, require_positive
 from allocator.laws.joint import JointFactor
 from allocator.laws.law import Point, PretrainingLaw, RlAxis
 
@@ -26,7 +26,7 @@ class Coverage(eqx.Module):
 
     def __check_init__(self):
         require_positive(self, "guess", "slope", zero=True)
-        if isinstance(self.guess, float) and isinstance(self.slope, float):
+        if is_known(self.guess) and is_known(self.slope):
             if self.guess + self.slope == 0:
                 raise LawError("Coverage.guess and slope: one of them must be > 0")
             if self.guess + self.slope > 1:

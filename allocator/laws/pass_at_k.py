@@ -7,7 +7,7 @@ from jaxtyping import Array, Float
 
 from allocator import precision  # noqa: F401  (float64 before the first array)
 from allocator.errors import LawError
-from allocator.laws.checks import require_positive
+from allocator.laws.checks import is_known, require_finite, require_positive
 from allocator.laws.law import Point, PretrainingLaw, RlAxis
 from allocator.laws.rl import NO_RL, SaturatingRl
 
@@ -26,14 +26,18 @@ def log_fail_at_k(mean: Float[Array, ""], spread: Float[Array, ""], k: Float[Arr
     recurrence = jnp.sum(jnp.log1p(a * k / (steps * (steps + a + k))))
     c = b + _SHIFT
     leading = (c + a - 0.5) * jnp.log1p(a * k / (c * (c + a + k))) - k * jnp.log1p(a / (c + k)) - a * jnp.log1p(k / c)
-    tail = _stirling_tail(c + a) - _stirling_tail(c) - _stirling_tail(c + a + k) + _stirling_tail(c + k)
+    tail = _tail_difference(c, a) - _tail_difference(c + k, a)
     return leading + tail - recurrence
 
 
-def _stirling_tail(x):
-    inverse = 1 / x
-    square = inverse * inverse
-    return inverse * (1 / 12 - square * (1 / 360 - square * (1 / 1260 - square / 1680)))
+def _tail_difference(x, a):
+    """Stirling's tail 1/12x - 1/360x^3 + 1/1260x^5 - 1/1680x^7 at x + a less that at x, as a multiple of a."""
+    p, q = 1 / x, 1 / (x + a)
+
+    def ratio(power: int):  # (q^n - p^n) / (q - p)
+        return sum(q**i * p ** (power - 1 - i) for i in range(power))
+
+    return -a * p * q * (1 / 12 - ratio(3) / 360 + ratio(5) / 1260 - ratio(7) / 1680)
 
 
 class PassAtK(eqx.Module):
@@ -55,7 +59,8 @@ class PassAtK(eqx.Module):
 
     def __check_init__(self):
         require_positive(self, "th1", "th2")
-        if isinstance(self.th2, float) and self.th2 >= 1:
+        require_finite(self, "th0", "th3", "th4")
+        if is_known(self.th2) and self.th2 >= 1:
             raise LawError(f"PassAtK.th2: pass@1 must stay < 1, got {self.th2}")
 
     @property
@@ -77,6 +82,9 @@ class PassAtK(eqx.Module):
             mean = jax.nn.sigmoid(logit)
         spread = jnp.exp(self.th3 + self.th4 * loss)
         log_fail = log_fail_at_k(mean, spread, jnp.exp(point.log_k))
-        # -log(1 - e^t) is e^t to double precision once t < -37, and its log would underflow long before.
-        certain = log_fail < -37.0
-        return jnp.where(certain, log_fail, jnp.log(-jnp.log1p(-jnp.exp(jnp.where(certain, -1.0, log_fail)))))
+        # -log(1 - e^t) is e^t to double precision once t < -37, and its log would underflow long before; near t = 0,
+        # where nearly all fail, 1 - e^t is -expm1(t).
+        certain, hopeless = log_fail < -37.0, log_fail > -0.7
+        likely = jnp.log1p(-jnp.exp(jnp.where(certain | hopeless, -1.0, log_fail)))
+        unlikely = jnp.log(-jnp.expm1(jnp.where(hopeless, log_fail, -1.0)))
+        return jnp.where(certain, log_fail, jnp.log(-jnp.where(hopeless, unlikely, likely)))

@@ -48,4 +48,7 @@ def _log_log_convex(law: PretrainingLaw) -> bool:
 
 def _constant_overheads(problem: Problem) -> bool:
     costs = problem.costs
+    # In FLOP the pre-training MFU cancels; in any other currency it prices every phase.
+    if problem.currency != "compute_flop" and not isinstance(costs.pretrain_mfu, Constant):
+        return False
     return all(isinstance(p.overhead, Constant) for p in (costs.pretrain, costs.rl, costs.decode, costs.prefill))

@@ -29,6 +29,7 @@ from allocator.optimum.solving import Solution, optimise
 from allocator.precision import require_float64
 from allocator.problem import DECISIONS, LARGEST, SMALLEST, Decision, to_coordinates
 from allocator.scenario.building import Built, build, objective_of
+from allocator.scenario.forms import least_k
 from allocator.scenario.schema import Scenario
 
 UNITS = {"compute_flop": "FLOP", "chip_hours": "chip-hour", "usd": "USD", "energy_joule": "J"}
@@ -69,6 +70,9 @@ def evaluate(
         for name, value in given.items()
         if not (SMALLEST <= value <= LARGEST or (value == 0 and name == "d_rl" and zero_rl))
     ]
+    least = None if law is not None else least_k(scenario.law.model_dump())
+    if least is not None and k < least:
+        faults.append(f"k: got {k!r}; must be >= {least:g}, below which form, overlap or floor_share have no meaning")
     if faults:
         raise ScenarioError(faults)
     z = to_coordinates(built.problem, Decision(n_active, d_pretrain, d_rl, k))
@@ -97,7 +101,10 @@ def plan_of(scenario: Scenario, built: Built, solution: Solution) -> Plan:
         Notice("limit_slack", f"objective.{built.objective_kind}", None,
                "the bounds on decisions bind before the objective's limit does, so part of it stays unused"),
     )  # fmt: skip
-    if built.memory_limit is not None and status["n_active"] == "at_max":
+    at_memory = built.memory_limit is not None and math.isclose(
+        figures.decision.n_active, built.memory_limit, rel_tol=1e-9
+    )
+    if at_memory and status["n_active"] == "at_max":
         text = f"{built.memory_limit:.4g} parameters are all that the rooflines' chips hold at their batch and context"
         extra = (*extra, Notice("memory_bound", "decisions.n_active", built.memory_limit, text))
     return _plan(

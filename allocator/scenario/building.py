@@ -48,7 +48,8 @@ def build(scenario: Scenario, law: Law | None = None, *, limit: bool = True) -> 
             {"path": "objective.target_loss", "value": float(law.floor)},
         )
     fixed, bounds = _decisions(scenario, has_own_law=record is None)
-    memory_limit = roofline_size_limit(scenario, fixed.get("n_active")) if limit else None
+    least_n = fixed.get("n_active", bounds.get("n_active", (None, None))[0])
+    memory_limit = roofline_size_limit(scenario, least_n) if limit else None
     if memory_limit is not None and "n_active" not in fixed:
         low, high = bounds.get("n_active", (None, None))
         bounds["n_active"] = (low, memory_limit if high is None else min(high, memory_limit))

@@ -84,7 +84,8 @@ def lifetime_tokens(scenario: Scenario) -> float:
 def roofline_size_limit(scenario: Scenario, n_active: float | None) -> float | None:
     """Largest N whose weights and caches fit the memory of every roofline; None without one.
 
-    Raises `ScenarioError` where a fixed N does not fit, saying the largest batch that does.
+    Raises `ScenarioError` where `n_active`, the least that the scenario allows, does not fit, saying the largest batch
+    that does.
     """
     limits, lines = [], []
     for phase in ("rl", "inference"):

@@ -91,7 +91,15 @@ def _law(values, folder):
     yield from form_faults(section)
     if section.get("form") == "pass-at-k" and bool(rl) != _has(section, "sampling.rl_logit_exponent"):
         yield "law.sampling.rl_logit_exponent: goes with law.rl.scale_tokens in form 'pass-at-k'; give both or neither"
+    sampling = _section(section, "sampling")
+    guess, slope = sampling.get("guess"), sampling.get("slope")
+    misses = guess + slope if isinstance(guess, int | float) and isinstance(slope, int | float) else 1.0
+    if section.get("form") == "coverage" and not 0 < misses <= 1:
+        yield f"law.sampling: guess + slope = {misses:g}; must be > 0 and <= 1, a share of misses"
     overlap = section.get("overlap")
+    joins = section.get("form", "product") in ("product", "shared", "coverage")
+    if joins and isinstance(overlap, int | float) and overlap > 0 and not (rl and _section(section, "test_time")):
+        yield f"law.overlap: got {overlap}; needs both law.rl and law.test_time, which it joins"
     if isinstance(overlap, int | float) and overlap > 0 and "unit_tokens" in rl:
         yield f"law.overlap: got {overlap}; needs law.rl.scale_tokens, since a pure power exceeds 1 at little RL"
     yield from _link(section, folder)
@@ -180,6 +188,9 @@ def _roofline(values, phase):
                 catalog.dense_peak_flop_per_s(record, section.get("dtype", "bf16"))
             if record.fields["level"] != "chip":
                 yield f"{path}.chip: {record.name} is a rack; name the chip, and the number in chips"
+            for figure in ("hbm_bytes", "hbm_bytes_per_s"):
+                if record.fields[figure] is None:
+                    yield f"{path}.chip: {record.name}: {figure} is not known, so it has no roofline"
         except CatalogError as error:
             yield f"{path}.chip: {error}"
     if isinstance(section.get("model"), str):

@@ -131,14 +131,24 @@ def evaluate(
 
 
 @app.command()
-def compare(scenario: ScenarioName = "lecture", sets: Overrides = None, as_json: Json = False, out: Out = None) -> None:
+def compare(
+    scenario: ScenarioName = "lecture",
+    also: Annotated[
+        list[str] | None,
+        typer.Option("--with", metavar="SCENARIO", help="Another scenario to set beside it, say in another form."),
+    ] = None,
+    sets: Overrides = None,
+    as_json: Json = False,
+    out: Out = None,
+) -> None:
     """Plan under every law that makes sense for the scenario, and show what each wastes where another holds."""
     loaded = _load(scenario, sets)
+    others = {name: _load(name, None) for name in also or ()}
     _compile_fast()
     from allocator import comparisons, report
     from allocator.optimum.planning import solve
 
-    compared = comparisons.compare(solve(loaded))
+    compared = comparisons.compare(solve(loaded), also=others)
     values = report.comparison_dict(compared)
     if out is not None:
         from allocator.exports import comparison_files

@@ -46,13 +46,17 @@ class Comparison:
         return pd.DataFrame({b: {a: self.regret[a][b] for a in self.plans} for b in self.plans}).rename_axis("plan_of")
 
 
-def compare(plan: Plan) -> Comparison:
-    """Set a plan beside its rules of thumb and beside the plans of other laws."""
+def compare(plan: Plan, *, also: Mapping[str, Scenario] | None = None) -> Comparison:
+    """Set a plan beside its rules of thumb and beside the plans of other laws.
+
+    `also` adds scenarios by name, say the same deployment in another form of the law, whose numbers no scenario of
+    this form can give.
+    """
     if plan.scenario is None or plan.problem is None or plan.decision is None or plan.status == "evaluated":
         raise AllocatorError(f"compare: needs a solved plan made from a scenario, got one that is {plan.status}")
     cost = float(np.exp(plan.problem.log_cost(planned_coordinates(plan.problem, plan))))
     plans = {OWN_LAW if plan.user_law is not None else _own_name(plan.scenario): plan}
-    for name, scenario in variants(plan.scenario, cost):
+    for name, scenario in (*variants(plan.scenario, cost), *(also or {}).items()):
         plans[name] = solve(scenario, throw=False)
     regret = {a: {b: _regret(plans[a], plans[b]) for b in plans} for a in plans}
     return Comparison(with_baselines(plan), plans, regret)

@@ -260,3 +260,16 @@ def test_diff_of_zero_rl_has_no_ratio():
     (row,) = [row for row in diff(a, b) if row["figure"] == "d_rl"]
     assert (row["a"], row["b"]) == (0.0, 1e14)
     assert math.isnan(row["b_over_a"])
+
+
+def test_another_form_is_set_beside_the_scenario_and_judged_by_it():
+    """A shared-form scenario has numbers of its own (a sampling loss), so it comes as a file."""
+    shared = allocator.load(
+        "lecture",
+        overrides=["law.form=shared", "law.sampling.scale=0.05", "law.rl.exponent=0.4", "law.test_time.exponent=0.4"],
+    )
+    compared = compare(allocator.solve(load("lecture")), also={"shared": shared})
+    assert compared.plans["shared"].decision == allocator.solve(shared).decision
+    row = compared.regret["shared"]
+    assert row["shared"] == 0
+    assert all(value > -1e-9 for name, value in row.items() if name != "shared")

@@ -609,7 +609,9 @@ def test_every_option_of_the_template_is_a_key(capsys):
             from_values({"objective": {"compute_flop": 1e23}, **values})
         except ScenarioError as error:
             lines = error.lines
-        assert not any("unknown key" in line or "got" in line for line in lines), option
+        # An option may need others beside it, which the template has in the section above.
+        wrong = [line for line in lines if "unknown key" in line or ("got" in line and "needs" not in line)]
+        assert not wrong, option
 
 
 # --- with_values ---

@@ -73,7 +73,7 @@ def main() -> None:
     print(f"{'warm solve':58} {'ms':>8} {'plain / this':>14}")
     for label, problem in (
         ("4 free variables, pure powers", power),
-        ("4 free variables, saturating RL (scan over 201 sizes)", saturating),
+        ("4 free variables, saturating RL (scan over 151 sizes)", saturating),
         ("lecture: N and k fixed", fixed),
     ):
         took = median_ms(lambda problem=problem: optimise(problem))

@@ -12,7 +12,7 @@ from allocator.optimum.newton import KktPoint, polish
 from allocator.optimum.starts import scan
 from allocator.problem import Problem, Vector
 
-SIZES = 201  # a quarter apart in log N; the profile is made of powers below 1, which bend on a scale of 1/exponent > 1
+SIZES = 151  # a third apart in log N; the profile is made of powers below 1, which bend on a scale of 1/exponent > 1
 ROUNDS = 40  # of handing solutions on to unsolved neighbours
 REACH = 25.0  # scanned on either side of the first optimum in log N: eleven decades
 

@@ -1,5 +1,5 @@
 # `make plan` sets up and prints the lecture's plan; `make test` sets up, lints and runs the tests.
-# PYTHON, VENV and PYTEST_ARGS can be given: make test PYTHON=python3.13 VENV=/tmp/env PYTEST_ARGS="-k optimum"
+# PYTHON, VENV and PYTEST_ARGS can be given: make test PYTHON=python3.13 VENV=~/env PYTEST_ARGS="-k optimum"
 PYTHON ?= python3
 VENV ?= $(CURDIR)/.venv
 PYTEST_ARGS ?= -n 2

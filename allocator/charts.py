@@ -21,12 +21,12 @@ _DECISIONS = {
 
 
 def shares(frame: "pd.DataFrame", label: str = "variant") -> alt.Chart:
-    """Shares of lifetime cost by phase, a bar a row; columns share_pretrain, share_rl, share_inference and `label`."""
+    """Shares of paid FLOP by phase, a bar a row; columns share_pretrain, share_rl, share_inference and `label`."""
     return (
-        alt.Chart(_long_shares(frame, label), title="Share of lifetime cost by phase")
+        alt.Chart(_long_shares(frame, label), title="Share of lifetime FLOP by phase")
         .mark_bar()
         .encode(
-            x=alt.X("share:Q", title="share of cost").stack("normalize").axis(format="%"),
+            x=alt.X("share:Q", title="share of paid FLOP").stack("normalize").axis(format="%"),
             y=alt.Y(f"{_field(label)}:N", title=None, sort=None).axis(labelLimit=320),
             color=_phase_colour(),
             order=alt.Order("order:Q"),
@@ -58,7 +58,7 @@ def shares_by_budget(frame: "pd.DataFrame", budget: str) -> alt.Chart:
         .mark_area()
         .encode(
             x=_log_axis(budget, _axis_title(budget)),
-            y=alt.Y("share:Q", title="share of cost").stack("normalize").axis(format="%"),
+            y=alt.Y("share:Q", title="share of paid FLOP").stack("normalize").axis(format="%"),
             color=_phase_colour(),
             order=alt.Order("order:Q"),
         )
@@ -101,7 +101,9 @@ def overtraining_by_law(frame: "pd.DataFrame", label: str = "variant") -> Any:
     values = [100.0, *(float(value) for value in known["vs_20"])]
     ends = [min(values) / 1.5, max(values) * 2]
     x = alt.X("vs_20:Q", title="pre-training tokens / (20 x active parameters)")
-    x = x.scale(type="log", domain=ends, nice=False).axis(format="~r", tickCount=6, labelOverlap=True, gridColor="#eee")
+    x = x.scale(type="log", domain=ends, nice=False).axis(
+        format="~r", tickCount=6, labelOverlap=True, labelSeparation=6, gridColor="#eee"
+    )
     y = alt.Y(f"{_field(label)}:N", title=None, sort=None).axis(labelLimit=320)
     # Bars on a log axis start at its left end, which a dot does not have to explain.
     dots = alt.Chart(known).mark_circle(size=110, color=COLOURS[0], opacity=1)
@@ -171,7 +173,7 @@ def _log_axis(field: str, title: str, channel: Any = alt.X) -> Any:
     return (
         channel(f"{_field(field)}:Q", title=title)
         .scale(type="log", nice=False)
-        .axis(format="~e", tickCount=6, labelOverlap=True, gridColor="#eee")
+        .axis(format="~e", tickCount=6, labelOverlap=True, labelSeparation=6, gridColor="#eee")
     )
 
 

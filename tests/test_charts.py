@@ -86,9 +86,9 @@ def test_chart_is_valid_vega_lite(name: str):
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("shares", ["Share of lifetime cost by phase", "share of cost"]),
+        ("shares", ["Share of lifetime FLOP by phase", "share of paid FLOP"]),
         ("loss_by_budget", ["Loss of the best plan", "budget (FLOP)", "loss (nats/token)"]),
-        ("shares_by_budget", ["The best split along the budget", "budget (FLOP)", "share of cost"]),
+        ("shares_by_budget", ["The best split along the budget", "budget (FLOP)", "share of paid FLOP"]),
         ("decisions_by_budget",
          ["What to buy along the budget", "Samples per query", "budget (FLOP)", "parameters, tokens"]),
         ("overtraining_by_law", ["pre-training tokens / (20 x active parameters)"]),
@@ -251,7 +251,7 @@ def test_page_is_whole_and_asks_nothing_of_the_network(written: dict[str, str | 
     assert not re.findall(r"<link[^>]+href\s*=\s*[\"']?http", page)
     assert not re.findall(r"@import|url\(\s*[\"']?http", page)
     assert page.count("<script") >= 1
-    for title in ("Share of lifetime cost by phase", "Loss of the best plan", "MFU that the optimum feels"):
+    for title in ("Share of lifetime FLOP by phase", "Loss of the best plan", "MFU that the optimum feels"):
         assert title in page
 
 

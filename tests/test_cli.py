@@ -740,8 +740,8 @@ def test_an_interrupt_brings_no_traceback(tmp_path: Path):
             time.sleep(0.02)
     assert writer is not None
     child.send_signal(signal.SIGINT)
+    os.close(writer)  # a signal that comes just before the read would else wait for it to end
     out, err = child.communicate(timeout=60)
-    os.close(writer)
     assert (child.returncode, out) == (130, "")
     assert err in ("", "error: interrupted\n")
 

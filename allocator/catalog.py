@@ -4,7 +4,6 @@ import csv
 import difflib
 import hashlib
 import os
-import sys
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -13,14 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from allocator.errors import CatalogError
+from allocator.law_files import law_faults
 
 KINDS = ("hardware", "models", "laws", "data", "scenarios")
-LAW_SCHEMA = "allocator.law/1"
-LAW_PARAMETERS = {
-    "chinchilla": ("E", "A", "B", "alpha", "beta"),
-    "gadre": ("E", "p", "q", "h"),
-    "loss-to-error": ("epsilon", "kappa", "gamma"),
-}
 PEAKS = {dtype: f"{dtype}_dense_flop_per_s" for dtype in ("bf16", "fp8", "fp4")} | {"int8": "int8_dense_op_per_s"}
 
 Value = str | float | bool | None  # None: unknown, or it does not apply
@@ -68,11 +62,15 @@ def find(kind: str, name: str) -> Record:
 
 
 def table(name: str) -> tuple[Record, ...]:
-    """The rows of a shipped table: hardware, models, demand, released_models."""
+    """The rows of a shipped table of named records: hardware, models, demand, released_models."""
     if name not in _tables():
-        raise CatalogError(f"data: {name!r} is no shipped table, must be one of {', '.join(_tables())}")
+        records = (known for known in _tables() if "rows" not in _about(known))
+        raise CatalogError(f"data: {name!r} is no shipped table, must be one of {', '.join(records)}")
+    about = _about(name)
+    if "rows" in about:  # measurements, which have no names
+        raise CatalogError(f"data: a row of {name} is {about['rows']}, no named record; read {table_path(name)}")
     parse = {"text": str, "number": float, "bool": "1".__eq__}
-    parsers = {column: parse[about["type"]] for column, about in columns(name).items()}
+    parsers = {column: parse[kind["type"]] for column, kind in about["columns"].items()}
     with _resource(f"data/{name}/table.csv").open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     records = []
@@ -83,6 +81,14 @@ def table(name: str) -> tuple[Record, ...]:
     return tuple(records)
 
 
+def table_path(name: str) -> Path:
+    """The CSV file of a shipped table, whether its rows are named records or measurements."""
+    record = find("data", name)
+    if record.fields["access"] != "shipped":
+        raise CatalogError(f"data: {record.name} is not shipped; fetch it: allocator data pull {record.name}")
+    return _resource(f"data/{record.name}/table.csv")
+
+
 def columns(kind: str) -> Mapping[str, Mapping[str, str]]:
     """Unit and description of each column of a shipped table, or of each field of the other kinds' records."""
     others = _toml(_resource("data/columns.toml"))
@@ -90,7 +96,7 @@ def columns(kind: str) -> Mapping[str, Mapping[str, str]]:
         return others[kind]
     if kind not in _tables():
         raise CatalogError(f"columns: {kind!r} is not known, must be one of {', '.join([*others, *_tables()])}")
-    return _toml(_resource(f"data/{kind}/source.toml"))["columns"]
+    return _about(kind)["columns"]
 
 
 def registry() -> Mapping[str, Mapping[str, Any]]:
@@ -130,6 +136,16 @@ def law_record(name: str, *, folder: Path | None = None) -> LawRecord:
     return _read_law(_resource(f"fits/{find('laws', name).name}/law.toml"))
 
 
+def recipe_path(name: str) -> Path:
+    """Where the recipe of a shipped fit is or would be."""
+    return _resource("fits") / name / "recipe.toml"
+
+
+def recipe_names() -> list[str]:
+    """Shipped fits that can be made again."""
+    return sorted(path.parent.name for path in _resource("fits").glob("*/recipe.toml"))
+
+
 def _read_law(path: Path) -> LawRecord:
     # os.path, since Path's own tests raise where a name is too long.
     if not os.path.isfile(path):
@@ -141,39 +157,9 @@ def _read_law(path: Path) -> LawRecord:
         raise CatalogError(f"{path}: cannot be read: {error.strerror}") from None
     except (ValueError, RecursionError) as error:  # a fault of the syntax says its line
         raise CatalogError(f"{path}: is not TOML in UTF-8: {error}") from None
-    for fault in _law_faults(content):
+    for fault in law_faults(content):
         raise CatalogError(f"{path}: {fault}")
     return LawRecord(content["name"], path, hashlib.sha256(raw).hexdigest(), content)
-
-
-def _law_faults(content: Mapping[str, Any]) -> Iterator[str]:
-    """What is wrong with the form of a law file; only the first fault is sure, since later checks build on it."""
-    if not content:
-        yield "is empty"
-    for key, choices in (("schema", [LAW_SCHEMA]), ("kind", [*LAW_PARAMETERS]), ("name", []), ("unit", [])):
-        if key not in content:
-            yield f"{key}: is missing"
-        elif choices and content[key] not in choices:
-            yield f"{key}: must be {' or '.join(choices)}, got {content[key]!r}"
-        elif not isinstance(content[key], str):
-            yield f"{key}: must be a text, got {content[key]!r}"
-    for key in ("parameters", "stderr", "repetition", "fit_range"):
-        numbers = content.get(key, {})
-        if not isinstance(numbers, dict):
-            yield f"{key}: must be a table, got {numbers!r}"
-        for name, value in numbers.items():
-            # The comparison is false for nan, and exact for an integer that no float holds; a bool is no number here.
-            finite = type(value) in (int, float) and abs(value) <= sys.float_info.max
-            if not finite and (key, name) != ("fit_range", "source"):
-                yield f"{key}.{name}: must be a finite number, got {value!r}"
-    given, expected = content.get("parameters", {}), LAW_PARAMETERS[content["kind"]]
-    if set(given) != set(expected):
-        yield f"parameters: a {content['kind']} law has {', '.join(expected)}, got {', '.join(given) or 'none'}"
-    for name in given:  # sizes and exponents; only an irreducible loss may be 0, and no exponent is above 10
-        low_enough = name in ("A", "B", "p", "q", "E", "epsilon", "kappa") or given[name] <= 10
-        if given[name] < 0 or (given[name] == 0 and name != "E") or not low_enough:
-            rule = f"must be {'>=' if name == 'E' else '>'} 0{'' if low_enough else ' and <= 10'}"
-            yield f"parameters.{name}: {rule}, got {given[name]!r}"
 
 
 def _laws() -> Iterator[Record]:
@@ -185,9 +171,9 @@ def _laws() -> Iterator[Record]:
 
 
 def _data_sets() -> Iterator[Record]:
-    sets = {name: _toml(_resource(f"data/{name}/source.toml")) for name in _tables()} | dict(registry())
+    sets = {name: _about(name) for name in _tables()} | dict(registry())
     for name, about in sorted(sets.items()):
-        fields = {key: about[key] for key in ("title", "who", "licence")}
+        fields = {key: about[key].strip() for key in ("title", "who", "licence", "notes")}
         size = float(sum(file["bytes"] for file in about.get("files", {}).values()))
         fields |= {"access": "download" if size else "shipped", "bytes": size or None}
         yield Record(name, tuple(about.get("aliases", ())), fields, about.get("citation", about["who"]))
@@ -200,6 +186,11 @@ def _scenarios() -> Iterator[Record]:
 
 def _tables() -> list[str]:
     return sorted(path.parent.name for path in _resource("data").glob("*/table.csv"))
+
+
+def _about(table: str) -> dict[str, Any]:
+    """Source, licence and columns of a shipped table; it has `rows` where a row is a measurement, no named record."""
+    return _toml(_resource(f"data/{table}/source.toml"))
 
 
 def _toml(path: Path) -> dict[str, Any]:

@@ -28,6 +28,8 @@ app = typer.Typer(
 )
 scenario_app = typer.Typer(rich_markup_mode=None, help="Write, check or show a scenario file.")
 app.add_typer(scenario_app, name="scenario")
+data_app = typer.Typer(rich_markup_mode=None, help="Fetch third-party data sets, which are not shipped.")
+app.add_typer(data_app, name="data")
 
 
 class Kind(StrEnum):
@@ -211,6 +213,95 @@ def catalog(
         _print(_json(listing.to_dict()))
     else:
         _show(lambda console: listings.print_listing(listing, console))
+
+
+@data_app.command("pull")
+def data_pull(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A data set: see allocator catalog data.")],
+    as_json: Json = False,
+    to: Annotated[Path | None, typer.Option("--to", metavar="DIR", help="Copy the files there.")] = None,
+) -> None:
+    """Fetch a data set from its mirror, the cache or its pinned address; sizes and hashes are checked."""
+    from allocator import downloads
+
+    pulled = downloads.pull(name)
+    if to is not None:
+        pulled = pulled.copied_to(to)
+    _print(_json(pulled.to_dict()) if as_json else str(pulled))
+
+
+@app.command()
+def fit(
+    name: Annotated[
+        str | None, typer.Argument(help="A fit with a recipe: a shipped name, one of ./fits, or a recipe.toml.")
+    ] = None,
+    data: Annotated[Path | None, typer.Option("--data", metavar="FILE", help="A CSV of your own runs instead.")] = None,
+    law: Annotated[
+        str | None, typer.Option(help="chinchilla, gadre, data-constrained, rl-power, pass-at-k, product, ...")
+    ] = None,
+    loss: Annotated[
+        str | None, typer.Option(help="huber[:DELTA], asymmetric[:PENALTY] or least-squares.")
+    ] = None,
+    column: Annotated[
+        list[str] | None, typer.Option("--column", metavar="OURS=THEIRS", help="What a column is called in the file.")
+    ] = None,
+    where: Annotated[
+        list[str] | None, typer.Option("--where", metavar="COLUMN=VALUE", help="Keep the rows of which this holds.")
+    ] = None,
+    fixed: Annotated[
+        list[str] | None, typer.Option("--fix", metavar="NAME=NUMBER", help="A parameter that is not estimated.")
+    ] = None,
+    drop_lowest: Annotated[
+        int | None,
+        typer.Option("--drop-lowest-tokens-per-param", metavar="INTEGER", help="Leave out so many runs of lowest D/N."),
+    ] = None,
+    starts: Annotated[int | None, typer.Option(help="Starting points of the search.")] = None,
+    bootstrap: Annotated[int | None, typer.Option(help="Refits of resampled runs.")] = None,
+    resample: Annotated[str | None, typer.Option(help="pairs or wild.")] = None,
+    cluster: Annotated[str | None, typer.Option(help="Column whose runs are drawn together.")] = None,
+    at_flop: Annotated[
+        float | None, typer.Option(parser=_number, metavar="NUMBER", help="Budget 6 N D at which N* is told.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option("--seed", parser=_seed, metavar="INTEGER", help="Of starts and refits.")] = None,
+    choices: Annotated[
+        bool, typer.Option("--choices", help="Fit under several losses and outlier rules instead, N* for each.")
+    ] = False,
+    save_as: Annotated[str | None, typer.Option("--name", help="Name of the law; the file's, if not given.")] = None,
+    as_json: Json = False,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="DIR", help="Write the law, a page, tables and charts to DIR/NAME.")
+    ] = None,
+) -> None:
+    """Fit a law to runs, with intervals and doubts; the law goes to ./fits/NAME, or with a page to DIR/NAME."""
+    from allocator.fitting import commands
+
+    recipe, folder, called = commands.recipe_of(
+        name,
+        data,
+        save_as,
+        lists={"columns": column, "where": where, "fixed": fixed},
+        values={"law": law, "loss": loss, "starts": starts, "bootstrap": bootstrap, "resample": resample,
+                "cluster": cluster, "at_flop": at_flop, "seed": seed},
+        drop_lowest=drop_lowest,
+    )  # fmt: skip
+    if choices:
+        from allocator.fitting import choices as fit_choices
+
+        compared = fit_choices.compare(recipe, folder)
+        if out is not None:
+            _write(out / called, {"choices.csv": compared.to_csv(), "choices.json": _json(compared.to_dict())}, quiet=as_json)
+        _print(_json(compared.to_dict()) if as_json else str(compared))
+        return
+    from allocator.fitting.recipes import carry_out
+
+    result = carry_out(recipe, folder)
+    files = commands.files_of(result, called, recipe, page=out is not None)
+    if as_json:
+        _print(_json(result.to_dict() | {"name": called}))
+    else:
+        _print(str(result))
+    if files:
+        _write((out or Path("fits")) / called, files, quiet=as_json)
 
 
 @scenario_app.command("new")

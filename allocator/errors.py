@@ -12,8 +12,20 @@ class CatalogError(AllocatorError):
     """A name, file or table entry that the catalogue cannot give."""
 
 
+class DataError(AllocatorError):
+    """A third-party data set that cannot be had, or is not what it should be."""
+
+
 class LawError(AllocatorError):
     """A law's parameter outside its domain."""
+
+
+class FitError(AllocatorError):
+    """Runs that no law can be fitted to, or a wrong way of fitting; `code` is for programs."""
+
+    def __init__(self, code: str, message: str):
+        self.code = code
+        super().__init__(f"{code}: {message}")
 
 
 class OutputError(AllocatorError):

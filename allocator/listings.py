@@ -103,6 +103,8 @@ def entry(kind: str, name: str) -> Listing:
         for key, value in _row(record).items()
         if value not in (None, "")
     ]
+    if kind == "data":
+        rows += _columns(record)
     return Listing(record.name, rows, {}, _PRINTED["entry"])
 
 
@@ -120,6 +122,19 @@ def print_listing(listing: Listing, console: Any) -> None:
     for row in listing.rows:
         table.add_row(*(Text(_cell(row.get(column.field), column.scale)) for column in listing.printed))
     console.print(table)
+
+
+def _columns(record: catalog.Record) -> list[dict[str, Any]]:
+    """A row for each column of a data set's files; its value is the file that has the column."""
+    if record.fields["access"] == "shipped":
+        files = {catalog.table_path(record.name).name: catalog.columns(record.name)}
+    else:
+        files = {file: about["columns"] for file, about in catalog.registry()[record.name]["files"].items()}
+    return [
+        {"figure": f"columns.{name}", "value": file, "unit": about["unit"], "description": about["description"]}
+        for file, columns in files.items()
+        for name, about in columns.items()
+    ]
 
 
 def _row(record: catalog.Record) -> dict[str, Any]:

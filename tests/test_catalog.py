@@ -1,5 +1,6 @@
 """The shipped catalogue against published figures, and every way of asking it for what it cannot give."""
 
+import csv
 import hashlib
 import math
 import os
@@ -7,14 +8,33 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from allocator import catalog
-from allocator.catalog import Record, columns, dense_peak_flop_per_s, entries, find, law_record, scenario_path, table
+from allocator.catalog import (
+    Record,
+    columns,
+    dense_peak_flop_per_s,
+    entries,
+    find,
+    law_record,
+    scenario_path,
+    table,
+    table_path,
+)
 from allocator.errors import CatalogError
 
 TABLES = ("demand", "hardware", "models", "released_models")
+MEASURED = {
+    "gadre_runs": 104,
+    "pythia_pass_at_k": 94,
+    "rl_excursions_passk": 279,
+    "rl_excursions_rl_steps": 22,
+    "rl_qwen25_math_before_after": 112,
+    "rl_qwen25_math_error": 2874,
+}  # rows of the tables whose rows are measurements without names
 LAW = """schema = "allocator.law/1"
 name = "mine"
 kind = "chinchilla"
@@ -38,6 +58,17 @@ def parameters(name: str) -> dict[str, float]:
     return law_record(name).content["parameters"]
 
 
+def measured(name: str, **where: str | float) -> list[dict[str, Any]]:
+    """Rows of a table of measurements with these values; numbers as numbers."""
+    about = columns(name)
+    with table_path(name).open(encoding="utf-8", newline="") as file:
+        rows = [
+            {key: float(cell) if about[key]["type"] == "number" else cell for key, cell in row.items()}
+            for row in csv.DictReader(file)
+        ]
+    return [row for row in rows if all(row[key] == value for key, value in where.items())]
+
+
 def optimal_size(law: dict[str, float], flop: float) -> float:
     """N that minimises a Chinchilla law at C = 6 N D (Hoffmann et al., eq. 4)."""
     a, b = law["alpha"], law["beta"]
@@ -53,7 +84,7 @@ def test_importing_the_catalogue_loads_nothing_heavy():
     assert not {"jax", "numpy", "pandas", "pydantic", "scipy"} & set(loaded)
 
 
-@pytest.mark.parametrize("name", TABLES)
+@pytest.mark.parametrize("name", [*TABLES, *MEASURED])
 def test_every_column_has_type_unit_and_description(root: Path, name: str):
     with (root / "data" / name / "table.csv").open(encoding="utf-8") as file:
         header = file.readline().rstrip("\n").split(",")
@@ -65,10 +96,11 @@ def test_every_column_has_type_unit_and_description(root: Path, name: str):
         assert len(described[column]["description"]) > 10 or described[column]["unit"] in ("text", "name")
 
 
-@pytest.mark.parametrize("name", TABLES)
+@pytest.mark.parametrize("name", [*TABLES, *MEASURED])
 def test_every_table_says_who_compiled_it_and_under_what_licence(root: Path, name: str):
     about = tomllib.loads((root / "data" / name / "source.toml").read_text(encoding="utf-8"))
     assert all(about[key].strip() for key in ("title", "who", "licence", "compiled", "notes"))
+    assert name in TABLES or (about["citation"].strip() and about["rows"].strip())
 
 
 @pytest.mark.parametrize("name", TABLES)
@@ -105,7 +137,8 @@ def test_what_is_shipped():
     assert {kind: len(entries(kind)) for kind in ("hardware", "models")} == {"hardware": 28, "models": 26}
     assert (len(table("demand")), len(table("released_models"))) == (25, 43)
     data = {record.name: record.fields["access"] for record in entries("data")}
-    assert {name: data[name] for name in TABLES} == dict.fromkeys(TABLES, "shipped")
+    shipped = dict.fromkeys((*TABLES, *MEASURED), "shipped")
+    assert {name: access for name, access in data.items() if access == "shipped"} == shipped
     assert data["chinchilla_epoch"] == "download"
     assert find("scenarios", "lecture").fields["title"]
     assert scenario_path("Lecture").name == "lecture.toml"
@@ -224,6 +257,137 @@ def test_released_models_ratios():
 def test_demand_per_month_is_the_demand_per_day():
     for row in table("demand"):
         assert row.fields["tokens_per_month"] == pytest.approx(row.fields["tokens_per_day"] * 365 / 12, rel=5e-4)
+
+
+# --- measurements against their sources ---
+
+
+@pytest.mark.parametrize("name", MEASURED)
+def test_measurements_are_whole_and_finite(name: str):
+    rows, units = measured(name), {key: about["unit"] for key, about in columns(name).items()}
+    assert len(rows) == MEASURED[name]
+    assert len({tuple(row.values()) for row in rows}) == len(rows)
+    shares = [key for key in units if key.startswith(("error", "pass_", "solved")) and not key.endswith("_beta")]
+    for row in rows:
+        assert "" not in row.values()
+        assert all(math.isfinite(value) for value in row.values() if isinstance(value, float))
+        assert all(0 <= row[key] <= 1 and units[key] == "1" for key in shares)
+        assert all(row[key] in unit.split(" | ") for key, unit in units.items() if " | " in unit)
+
+
+def test_a_table_of_measurements_has_no_records():
+    with pytest.raises(
+        CatalogError, match=r"^data: a row of gadre_runs is a training run, no named record; read .*csv$"
+    ):
+        table("gadre_runs")
+
+
+def test_table_path():
+    assert table_path("Gadre-Runs") == table_path("gadre_runs")
+    assert table_path("hardware").name == "table.csv"
+    with pytest.raises(CatalogError, match=r"is not shipped; fetch it: allocator data pull chinchilla_epoch$"):
+        table_path("chinchilla-epoch")
+    with pytest.raises(CatalogError, match=r"did you mean gadre_runs"):
+        table_path("gadre")
+
+
+def test_gadre_run_against_its_record():
+    """exp_data/models/rpj-open_lm_7b-1.0.json of mlfoundations/scaling."""
+    (run,) = measured("gadre_runs", run="rpj-open_lm_7b-1.0")
+    assert (run["n_active"], run["n_active_no_embed"], run["d_tokens"]) == (6889410560, 6682841088, 137788211200)
+    assert (run["loss_openlm"], run["loss_c4_val"]) == (1.9000686158736546, 2.424993099368689)
+    assert (run["loss_paloma_ptb"], run["loss_de_en_100"]) == (2.745319864966653, 2.555162908996863)
+
+
+def test_gadre_runs_against_the_paper():
+    """104 models between 11M and 6.9B parameters on three corpora (arXiv 2403.08540, abstract and section 3)."""
+    runs = measured("gadre_runs")
+    assert len({run["run"] for run in runs}) == 104
+    assert {run["corpus"] for run in runs} == {"c4_original", "rpj", "rw_original"}
+    sizes = [run["n_active"] for run in runs]
+    assert [float(f"{size:.1e}") for size in (min(sizes), max(sizes))] == [1.1e7, 6.9e9]
+    assert all(run["d_tokens"] == run["tokens_per_param"] * run["n_active"] for run in runs)
+    assert {run["tokens_per_param"] for run in runs} == {5, 10, 20, 40, 80, 160, 320, 640}
+
+
+@pytest.mark.parametrize("corpus", ["c4_original", "rpj"])
+def test_gadre_law_against_the_runs(corpus: str):
+    """Fitted to 5 small runs a corpus, it is within 5% of all runs at 20 tokens per parameter or more."""
+    law = parameters({"c4_original": "gadre-2024-c4", "rpj": "gadre-2024-redpajama"}[corpus])
+    for run in measured("gadre_runs", corpus=corpus):
+        flop, m = 6 * run["n_active"] * run["d_tokens"], run["tokens_per_param"]
+        if m >= 20:
+            loss = law["E"] + (law["p"] * m ** law["h"] + law["q"] * m ** -law["h"]) * flop ** -law["h"]
+            assert loss == pytest.approx(run["loss_c4_val"], rel=0.05)
+
+
+def test_qwen_sizes_and_curves_that_come_twice():
+    """Compute and samples are two axes of the same points, and a step takes 512 samples."""
+    for model_type in ("base", "instruct"):
+        for n in (0.5e9, 1.5e9, 3e9, 7e9, 14e9, 32e9, 72e9):
+            flop, samples = (
+                measured("rl_qwen25_math_error", model_type=model_type, n_active=n, x_kind=kind) for kind in ("C", "E")
+            )
+            errors = [sorted(row["error_rate"] for row in curve) for curve in (flop, samples)]
+            assert errors[0] == pytest.approx(errors[1], abs=2e-5)
+            steps = [row["x_value"] / 512 for row in samples]
+            assert steps == pytest.approx([round(step) for step in steps], rel=1e-5)
+
+
+def test_qwen_before_rl_against_the_start_of_the_base_curves():
+    for n in (0.5e9, 1.5e9, 3e9):
+        (before,) = measured("rl_qwen25_math_before_after", benchmark="holdout", stage="before_rl", n_active=n)
+        start = min(
+            measured("rl_qwen25_math_error", model_type="base", n_active=n, x_kind="E"), key=lambda r: r["x_value"]
+        )
+        assert start["x_value"] == pytest.approx(512, rel=1e-5)
+        assert start["error_rate"] == pytest.approx(before["error_rate"], abs=6e-3)
+
+
+def test_rl_excursions_figures_agree_where_they_overlap():
+    """Two figures of the paper show the checkpoint at 14B tokens, before RL."""
+    for k in (1, 32):
+        for stage, pipeline in (("base", "rl_only"), ("sft", "sft_then_rl")):
+            (steps,) = measured("rl_excursions_rl_steps", k=k, stage=stage, pipeline=pipeline)
+            points = measured("rl_excursions_passk", figure="gsm_passatk_comparison", k=k, stage=stage)
+            near = min(points, key=lambda row: abs(row["d_tokens"] - 14e9))
+            assert near["d_tokens"] == pytest.approx(14e9, rel=1e-3)
+            assert steps["pass_at_k"] == pytest.approx(
+                near["pass_at_k"], abs=0.01
+            )  # each evaluation drew its own samples
+    assert {row["rl_steps"] for row in measured("rl_excursions_rl_steps", stage="rl")} == {200, 400, 600, 800, 1000}
+
+
+def test_pythia_beta_columns_against_the_closed_form():
+    """pass@k of a beta law: 1 - B(a, b + k) / B(a, b); at k = 1 that is a / (a + b)."""
+    for row in measured("pythia_pass_at_k"):
+        a, b = row["beta_a"], row["beta_b"]
+        if a > 1e3:  # the one row whose fit ran off, as the notes say
+            assert (row["benchmark"], row["n_active"], row["d_tokens"]) == ("gsm8k", 1e9, 64e6)
+            continue
+        assert row["pass_at_1_beta"] == pytest.approx(a / (a + b), abs=1e-9)
+        for k in (10, 100, 1000, 10000):
+            log_fail = math.lgamma(b + k) - math.lgamma(b) + math.lgamma(a + b) - math.lgamma(a + b + k)
+            assert row[f"pass_at_{k}_beta"] == pytest.approx(-math.expm1(log_fail), abs=1e-8)
+
+
+@pytest.mark.mirror
+@pytest.mark.parametrize("benchmark", ["gsm8k", "math"])
+def test_pythia_pass_at_k_against_the_counts(benchmark: str, mirror: Path):
+    """The unbiased estimate 1 - C(n - c, k) / C(n, k), averaged over the problems."""
+    from pyarrow import parquet
+
+    path = mirror / "monkeys_pythia" / f"{benchmark}_pass_at_k.parquet"
+    names = ["Model Nickname", "prompt_idx", "Num. Samples", "Num. Samples Correct"]
+    problems = set(zip(*parquet.read_table(path, columns=names).to_pydict().values(), strict=True))
+    (row,) = measured("pythia_pass_at_k", benchmark=benchmark, n_active=12e9, d_tokens=300e9)
+    counts = [(int(n), int(c)) for model, _, n, c in problems if model == "Pythia_12B_300B"]
+    assert (len(counts), min(n for n, _ in counts)) == (row["problems"], row["samples_min"])
+    assert row["solved_share"] == sum(c > 0 for _, c in counts) / len(counts)
+    assert row["pass_at_1_mean"] == pytest.approx(sum(c / n for n, c in counts) / len(counts), rel=1e-12)
+    for k in (1, 8, 64, 100):
+        missed = [math.comb(n - c, k) / math.comb(n, k) for n, c in counts]
+        assert row[f"pass_at_{k}"] == pytest.approx(1 - sum(missed) / len(missed), rel=1e-6)
 
 
 # --- laws against papers ---

@@ -24,7 +24,7 @@ import allocator
 from allocator.cli import app, main
 
 CONSOLE_SCRIPT = Path(sys.executable).with_name("allocator")
-KINDS = {"hardware": 28, "models": 26, "laws": 9, "data": 7, "scenarios": 4}
+KINDS = {"hardware": 28, "models": 26, "laws": 9, "data": 13, "scenarios": 4}
 GIVEN = ["--n-active", "1e11", "--d-pretrain", "1e14", "--d-rl", "1e14", "--k", "1"]
 
 
@@ -629,7 +629,7 @@ def test_help_of_every_command(command: tuple[str, ...], cli):
 def test_the_contracts_first_commands_are_there():
     found = set(commands(typer.main.get_command(app)))
     scenario = {("scenario", name) for name in ("new", "check", "show")}
-    assert {("plan",), ("evaluate",), ("catalog",), *scenario} <= found
+    assert {("plan",), ("evaluate",), ("catalog",), ("data", "pull"), *scenario} <= found
 
 
 def test_no_command_shows_the_help(cli):
@@ -644,7 +644,8 @@ def test_the_version(cli):
 def test_starting_loads_nothing_heavy(code: str):
     script = f"import atexit, sys; atexit.register(lambda: print(*sys.modules, file=sys.stderr)); {code}"
     loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stderr.split()
-    heavy = {"jax", "jaxlib", "numpy", "scipy", "pandas", "altair", "pydantic", "equinox", "vl_convert", "tomli_w"}
+    heavy = {"jax", "jaxlib", "numpy", "scipy", "pandas", "altair", "pydantic", "equinox", "vl_convert", "tomli_w",
+             "pooch", "requests"}  # fmt: skip
     assert not heavy & set(loaded)
 
 

@@ -113,6 +113,23 @@ def test_every_number_of_an_entry_has_a_unit(kind: str):
                 assert math.isfinite(row["value"])
 
 
+def test_a_data_set_tells_its_columns_with_units_its_licence_and_what_to_cite():
+    for record in catalog.entries("data"):
+        rows = entry("data", record.name).rows
+        found = {row["figure"] for row in rows}
+        assert {"licence", "source", "notes"} <= found
+        told = [
+            (row["figure"], row["unit"], row["description"]) for row in rows if row["figure"].startswith("columns.")
+        ]
+        if record.fields["access"] == "shipped":
+            described = catalog.columns(record.name)
+            assert told == [(f"columns.{name}", c["unit"], c["description"]) for name, c in described.items()]
+        else:
+            files = catalog.registry()[record.name]["files"]
+            assert len(told) == sum(len(file["columns"]) for file in files.values())
+            assert {row["value"] for row in rows if row["figure"].startswith("columns.")} == set(files)
+
+
 def test_zero_and_false_are_figures():
     """`value not in (None, "")`: 0.0 and False are known, not missing."""
     records = [r for r in catalog.entries("models") if False in r.fields.values() or 0.0 in r.fields.values()]

@@ -40,6 +40,16 @@ def _tail_difference(x, a):
     return -a * p * q * (1 / 12 - ratio(3) / 360 + ratio(5) / 1260 - ratio(7) / 1680)
 
 
+def log_surprise(log_fail: Float[Array, ""]) -> Float[Array, ""]:
+    """Log of -log(1 - e^log_fail): of the loss that goes with a log probability of failing."""
+    # -log(1 - e^t) is e^t to double precision once t < -37, and its log would underflow long before; near t = 0,
+    # where nearly all fail, 1 - e^t is -expm1(t).
+    certain, hopeless = log_fail < -37.0, log_fail > -0.7
+    likely = jnp.log1p(-jnp.exp(jnp.where(certain | hopeless, -1.0, log_fail)))
+    unlikely = jnp.log(-jnp.expm1(jnp.where(hopeless, log_fail, -1.0)))
+    return jnp.where(certain, log_fail, jnp.log(-jnp.where(hopeless, unlikely, likely)))
+
+
 class PassAtK(eqx.Module):
     r"""Approach 2 of T^2: pass@k from the pre-training loss.
 
@@ -82,9 +92,4 @@ class PassAtK(eqx.Module):
             mean = jax.nn.sigmoid(logit)
         spread = jnp.exp(self.th3 + self.th4 * loss)
         log_fail = log_fail_at_k(mean, spread, jnp.exp(point.log_k))
-        # -log(1 - e^t) is e^t to double precision once t < -37, and its log would underflow long before; near t = 0,
-        # where nearly all fail, 1 - e^t is -expm1(t).
-        certain, hopeless = log_fail < -37.0, log_fail > -0.7
-        likely = jnp.log1p(-jnp.exp(jnp.where(certain | hopeless, -1.0, log_fail)))
-        unlikely = jnp.log(-jnp.expm1(jnp.where(hopeless, log_fail, -1.0)))
-        return jnp.where(certain, log_fail, jnp.log(-jnp.where(hopeless, unlikely, likely)))
+        return log_surprise(log_fail)

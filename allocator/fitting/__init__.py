@@ -1,0 +1,1 @@
+"""Laws estimated from runs."""

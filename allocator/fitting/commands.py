@@ -1,0 +1,99 @@
+"""What `allocator fit` is asked for, as a recipe."""
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from allocator.errors import FitError
+from allocator.fitting import recipes, records
+from allocator.fitting.recipes import Recipe
+from allocator.fitting.result import Fit
+
+
+def recipe_of(
+    name: str | None,
+    data: Path | None,
+    save_as: str | None,
+    *,
+    lists: Mapping[str, Sequence[str] | None],
+    values: Mapping[str, Any],
+    drop_lowest: int | None,
+) -> tuple[Recipe, Path, str]:
+    """The recipe of a command line, the folder its paths start from, and the name of the law.
+
+    `lists` holds the texts A=B of options that may repeat; what is given on the command line goes before the recipe's.
+    """
+    if (name is None) == (data is None):
+        raise FitError("data", "give the name of a fit or --data FILE.csv, not both" if name else
+                       "nothing to fit: give the name of a fit, or --data FILE.csv")  # fmt: skip
+    if name is not None:
+        path = recipes.find(name)
+        recipe, folder, called = recipes.read(path), path.parent, path.resolve().parent.name
+    else:
+        assert data is not None
+        recipe = recipes.make({"data": {"path": data.name}}, str(data))
+        folder, called = data.parent, data.stem
+    called = save_as or called
+    if not called.strip(".") or "/" in called or "\\" in called:
+        raise FitError("name", f"{called!r} cannot name a folder")
+    changes = {key: value for key, value in values.items() if value is not None}
+    pairs = {key: _pairs(key, texts or ()) for key, texts in lists.items()}
+    changes["columns"] = recipe.columns | pairs["columns"]
+    changes["fixed"] = recipe.fixed | {key: _number(key, text) for key, text in pairs["fixed"].items()}
+    changes["where"] = [*recipe.model_dump()["where"], *({"column": c, "equals": _value(v)} for c, v in
+                                                         pairs["where"].items())]  # fmt: skip
+    if drop_lowest is not None:
+        changes["drop"] = {"lowest_tokens_per_param": drop_lowest}
+    stated = recipe.model_dump(by_alias=True, exclude_unset=True)
+    return recipes.make(stated | changes, "command line"), folder, called
+
+
+def files_of(fit: Fit, called: str, recipe: Recipe, *, page: bool) -> dict[str, str | bytes]:
+    """The files of the fit's folder: law and draws where a law file can hold them, the page where it is asked for."""
+    files: dict[str, str | bytes] = {}
+    if fit.form.kind is not None:
+        files |= records.files(fit, called, recipe)
+    if recipe.data.path is not None:
+        files["recipe.toml"] = tomli_w.dumps(_stated(recipe))
+    if page:
+        from allocator.fitting.pages import page_files
+
+        files |= page_files(fit, called, recipe)
+    return files
+
+
+def _stated(recipe: Recipe) -> dict[str, Any]:
+    """A recipe without what it leaves at its default; its data by absolute path, since the recipe lies elsewhere."""
+    return {"schema": recipes.SCHEMA} | recipe.model_dump(by_alias=True, exclude_defaults=True, exclude_none=True)
+
+
+def _pairs(key: str, texts: Sequence[str]) -> dict[str, str]:
+    pairs = {}
+    for text in texts:
+        left, equals, right = text.partition("=")
+        if not equals or not left.strip() or not right.strip():
+            raise FitError(key, f"{text!r} must be NAME=VALUE")
+        pairs[left.strip()] = right.strip()
+    return pairs
+
+
+def _number(key: str, text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise FitError("fixed", f"{key}: {text!r} is not a number") from None
+
+
+def _value(text: str) -> str | float:
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+def absolute(path: Path) -> str:
+    """A path that holds wherever a recipe lies."""
+    return os.path.abspath(path)

@@ -1,0 +1,140 @@
+"""Damped Newton on a robust objective inside a box; pure JAX, so that starts and resamples share one batched run."""
+
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.scipy.linalg import cho_solve
+from jaxtyping import Array, Bool, Float
+
+from allocator.fitting.form import Form
+from allocator.fitting.losses import Loss, rho
+from allocator.fitting.scaled import Scaled, pin
+
+MAX_STEPS = 400
+WIDEST = 0.3  # first delta of the sequence that ends at the loss's own: a nearly quadratic problem first
+NARROWING = 3.0
+LONGEST = 2.0  # step, in estimated coordinates
+NOTHING = 1e-16  # a decrease this small, relative to the objective, is rounding
+
+
+class Problem(NamedTuple):
+    """One fit of a batch."""
+
+    scaled: Scaled
+    weight: Float[Array, " rows"]  # of each run; resampling changes these
+    pinned: Float[Array, " parameters"]  # physical values of parameters that are held, NaN elsewhere
+
+
+class Minimum(NamedTuple):
+    """Where a descent ended."""
+
+    theta: Float[Array, " parameters"]
+    objective: Float[Array, ""]
+    gradient: Float[Array, ""]  # largest component among free coordinates, relative to the sum of its terms' sizes
+    at_bound: Bool[Array, " parameters"]
+    steps: Array
+
+
+class _State(NamedTuple):
+    theta: Array
+    value: Array
+    gradient: Array
+    hessian: Array
+    damping: Array
+    delta: Array
+    steps: Array
+    done: Array
+
+
+def contributions(
+    form: Form, loss: Loss, problem: Problem, theta: Float[Array, " parameters"], delta: Array
+) -> Float[Array, " rows"]:
+    """What each run adds to the objective, for some delta in place of the loss's own."""
+    scaled = problem.scaled
+    theta = pin(form, theta, scaled, problem.pinned)
+    if form.log_likelihood is not None:
+        rows = {**scaled.rows, form.target.name: scaled.target}
+        return -problem.weight * form.log_likelihood(theta, rows)
+    return problem.weight * rho(scaled.target - form.predict(theta, scaled.rows), delta, loss.overestimate)
+
+
+def objective(form: Form, loss: Loss, problem: Problem, theta: Float[Array, " parameters"], delta: Array) -> Array:
+    """Sum of the runs' contributions."""
+    return jnp.sum(contributions(form, loss, problem, theta, delta))
+
+
+def box(form: Form) -> tuple[Array, Array]:
+    """Lower and upper bounds of the estimated vector."""
+    bounds = jnp.array([parameter.bounds for parameter in form.parameters], float)
+    return bounds[:, 0], bounds[:, 1]
+
+
+def relative_gradient(form: Form, loss: Loss, problem: Problem, theta: Float[Array, " parameters"]) -> Array:
+    """Each component of the gradient over the sum of the sizes of its runs' contributions."""
+
+    delta = jnp.asarray(loss.delta, float)
+    each = jax.jacfwd(lambda point: contributions(form, loss, problem, point, delta))(theta)
+    size = jnp.sum(jnp.abs(each), axis=0)
+    return jnp.abs(jnp.sum(each, axis=0)) / jnp.where(size > 0, size, 1.0)
+
+
+@partial(jax.jit, static_argnums=(0, 1))
+def descend(form: Form, loss: Loss, problem: Problem, start: Float[Array, " parameters"]) -> Minimum:
+    """Follow the minimum while delta narrows to the loss's own, then settle."""
+    low, high = box(form)
+    held = jnp.isfinite(problem.pinned)
+    final = jnp.asarray(loss.delta, float)
+    function = partial(objective, form, loss, problem)
+
+    def evaluate(theta, delta):
+        value, gradient = jax.value_and_grad(function)(theta, delta)
+        return value, gradient, jax.jacfwd(jax.grad(function))(theta, delta)
+
+    def step(state: _State) -> _State:
+        free = ~_stuck(state.theta, state.gradient, low, high, held)
+        gradient = jnp.where(free, state.gradient, 0.0)
+        hessian = jnp.where(free[:, None] & free[None, :], state.hessian, 0.0)
+        diagonal = jnp.abs(jnp.diag(hessian))
+        ridge = jnp.maximum(diagonal, 1e-3 * jnp.max(diagonal)) + 1e-300
+        factor = jnp.linalg.cholesky(hessian + jnp.diag(jnp.where(free, state.damping * ridge, 1.0)))
+        move = -cho_solve((factor, True), gradient)
+        solid = jnp.all(jnp.isfinite(move))  # else the damped Hessian is not positive definite
+        move = jnp.clip(jnp.where(solid, move, 0.0), -LONGEST, LONGEST)
+        move = jnp.clip(state.theta + move, low, high) - state.theta
+        promised = -(gradient @ move + 0.5 * move @ hessian @ move)
+        value = function(state.theta + move, state.delta)
+        better = solid & (value < state.value)
+        gained = state.value - value
+        gain = gained / jnp.where(promised > 0, promised, jnp.inf)
+        calmer = jnp.where(gain > 0.75, state.damping / 5, jnp.where(gain < 0.25, state.damping * 2, state.damping))
+        damping = jnp.clip(jnp.where(better, calmer, state.damping * 4), 1e-12, 1e13)
+        settled = (damping > 1e12) | (solid & (state.damping < 1.0) & (promised <= NOTHING * jnp.abs(state.value)))
+        loose = state.delta > final
+        advance = loose & (settled | (better & (gained < 1e-3 * jnp.abs(state.value))))
+        delta = jnp.where(advance, jnp.maximum(state.delta / NARROWING, final), state.delta)
+        theta = jnp.where(better, state.theta + move, state.theta)
+        return _State(
+            theta,
+            *evaluate(theta, delta),
+            damping=jnp.where(advance, 1e-3, damping),
+            delta=delta,
+            steps=state.steps + 1,
+            done=settled & ~loose,
+        )
+
+    first = jnp.where(jnp.isfinite(final), jnp.maximum(final, WIDEST), final)
+    theta = jnp.clip(start, low, high)
+    state = _State(theta, *evaluate(theta, first), jnp.asarray(1e-2), first, jnp.asarray(0), jnp.asarray(False))
+    state = jax.lax.while_loop(lambda state: (state.steps < MAX_STEPS) & ~state.done, step, state)
+    theta = pin(form, state.theta, problem.scaled, problem.pinned)
+    stuck = _stuck(theta, state.gradient, low, high, held)
+    flatness = jnp.where(stuck, 0.0, relative_gradient(form, loss, problem, theta))
+    at_bound = ~held & ((theta <= low) | (theta >= high))
+    return Minimum(theta, state.value, jnp.max(flatness), at_bound, state.steps)
+
+
+def _stuck(theta, gradient, low, high, held):
+    """Coordinates that may not move: held, or at a bound that the objective presses against."""
+    return held | ((theta <= low) & (gradient > 0)) | ((theta >= high) & (gradient < 0))

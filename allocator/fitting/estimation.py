@@ -1,0 +1,141 @@
+"""From a table of runs to a fitted law."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from allocator.errors import FitError
+from allocator.fitting import diagnostics
+from allocator.fitting.batches import descend_all, mapped
+from allocator.fitting.form import Form
+from allocator.fitting.forms import find, for_sizes
+from allocator.fitting.losses import Loss, parse
+from allocator.fitting.reference import GOPHER_FLOP, has_optimum
+from allocator.fitting.resampling import pair_weights, wild_targets
+from allocator.fitting.result import Fit, Resampling
+from allocator.fitting.runs import Runs, read
+from allocator.fitting.scaled import Scaled, physical, scale
+from allocator.fitting.search import Search, search
+from allocator.precision import require_float64
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+STARTS, DRAWS = 256, 1000
+MOST = 200_000  # starts or draws
+
+
+def fit(
+    frame: "pd.DataFrame",
+    law: str | Form = "chinchilla",
+    loss: str = "huber",
+    *,
+    columns: Mapping[str, str] | None = None,
+    fixed: Mapping[str, float] | None = None,
+    starts: int = STARTS,
+    bootstrap: int = DRAWS,
+    resample: str = "pairs",
+    cluster: str | None = None,
+    reduction: str = "sum",
+    at_flop: float = GOPHER_FLOP,
+    seed: int = 0,
+) -> Fit:
+    """Fit a law to a table of runs, with bootstrap draws and diagnostics.
+
+    `law` is a name of `allocator.fitting.forms` or a `Form` (`user_form` makes one from a JAX function); `columns`
+    maps its column names to those of the table; `fixed` gives parameters that are not estimated, in the table's units.
+    `loss`: `huber[:DELTA]` (1e-3), `asymmetric[:PENALTY]` (10) or `least-squares`. `bootstrap` refits resample pairs
+    of runs, or `wild` flips residuals; `cluster` names a column whose runs are drawn together. Neither the units of
+    the table, nor the order of its rows, nor `reduction` (`sum` or `mean` of the loss) moves an estimate. `at_flop` is
+    the budget 6 N D at which N* and D*/N* are told. Raises `FitError` with a code where the table cannot be fitted.
+    """
+    require_float64()
+    form = find(law) if isinstance(law, str) else law
+    chosen = Loss("likelihood", float("inf")) if form.log_likelihood is not None else parse(loss)
+    for name, count, least in (("starts", starts, 1), ("bootstrap", bootstrap, 0)):
+        if isinstance(count, bool) or not isinstance(count, int) or not least <= count <= MOST:
+            raise FitError(name, f"must be a whole number from {least} to {MOST:,}, got {count!r}")
+    for name, value, choices in (("resample", resample, ("pairs", "wild")), ("reduction", reduction, ("sum", "mean"))):
+        if value not in choices:
+            raise FitError(name, f"must be {' or '.join(choices)}, got {value!r}")
+    if not 0 < at_flop < 1e40:
+        raise FitError("at_flop", f"must be > 0 and < 1e40, got {at_flop!r}")
+    runs = read(frame, [*form.inputs, form.target], columns=columns, extra=() if cluster is None else (cluster,))
+    if "n_correct" in runs.columns and (runs.columns["n_correct"] > runs.columns["n_samples"]).any():
+        raise FitError("out_of_range", "n_correct: must be <= n_samples in every row")
+    form = for_sizes(form, runs.columns["n_active"]) if form.sizes else form
+    pinned = _pinned(form, fixed or {})
+    _enough(form, runs, pinned)
+    scaled = scale(form, runs)
+    found = search(form, chosen, scaled, starts=starts, seed=seed, pinned=pinned)
+    resampling = Resampling(resample, cluster, bootstrap, seed)
+    draws = _draws(form, chosen, runs, scaled, found, pinned, resampling)
+    values = np.asarray(physical(form, found.theta, scaled))
+    if not np.isfinite(values).all() or not np.isfinite(found.objective):
+        raise FitError("no_minimum", f"no start led to a finite {form.name} law; check the columns and their units")
+    optimum, optimum_draws = None, None
+    if has_optimum(form):
+        optimum = np.exp(diagnostics.optima(form, values[None], at_flop)[0])
+        optimum_draws = np.exp(diagnostics.optima(form, draws, at_flop)) if len(draws) else np.empty((0, 2))
+    notes = (*runs.notes, *diagnostics.shape_notes(form, runs.columns))
+    done = Fit(form, chosen, runs, scaled, found, pinned, values, draws, resampling, at_flop, optimum, optimum_draws,
+               reduction, notes)  # fmt: skip
+    left_out, held_out = diagnostics.influence(done), diagnostics.holdouts(done)
+    notes += (*diagnostics.notes_of(done), *diagnostics.influence_notes(done, left_out),
+              *diagnostics.holdout_notes(held_out))  # fmt: skip
+    return replace(done, notes=notes, influence=tuple(left_out), holdouts=tuple(held_out))
+
+
+def _pinned(form: Form, fixed: Mapping[str, float]) -> np.ndarray:
+    pinned = np.full(len(form.names), np.nan)
+    for name, value in fixed.items():
+        if name not in form.names:
+            raise FitError("fixed", f"{name!r} is no parameter of {form.name}; it has {', '.join(form.names)}")
+        parameter = form.parameters[form.names.index(name)]
+        positive = parameter.log or (form.positive and name in [p.name for p in form.linear] and not parameter.decades)
+        if not np.isfinite(value) or (positive and value <= 0):
+            raise FitError("fixed", f"{name}: must be a finite number{' > 0' if positive else ''}, got {value!r}")
+        pinned[form.names.index(name)] = value
+    return pinned
+
+
+def _enough(form: Form, runs: Runs, pinned: np.ndarray) -> None:
+    free = int(np.isnan(pinned).sum())
+    if len(runs) < free:
+        raise FitError("too_few_runs", f"{len(runs)} runs for {free} parameters ({', '.join(form.names)})")
+    for name, code in (("n_active", "one_size_only"), ("d_tokens", "one_token_count_only"), ("k", "one_k_only")):
+        if name in [column.name for column in form.inputs] and len(np.unique(runs.columns[name])) < 2:
+            needs = {"n_active": ("A", "alpha"), "d_tokens": ("B", "beta"), "k": ("gamma",)}[name]
+            held = all(part in form.names and np.isfinite(pinned[form.names.index(part)]) for part in needs)
+            if not held:
+                raise FitError(code, f"{name}: all {len(runs)} runs have {runs.columns[name][0]:g}, so its exponent "
+                               f"cannot be estimated; add runs or fix {' and '.join(needs)}")  # fmt: skip
+
+
+def _draws(
+    form: Form, loss: Loss, runs: Runs, scaled: Scaled, found: Search, pinned: np.ndarray, how: Resampling
+) -> np.ndarray:
+    """Physical parameters of bootstrap refits, a row each; each starts from the best fit and the next best minima."""
+    if not how.draws:
+        return np.empty((0, len(form.names)))
+    clusters = np.arange(len(runs)) if how.cluster is None else runs.columns[how.cluster]
+    weights, targets = None, None
+    if how.method == "pairs":
+        weights = pair_weights(clusters, how.draws, how.seed)
+    else:
+        predicted = np.asarray(form.predict(found.theta, scaled.rows))
+        targets = wild_targets(predicted, np.asarray(scaled.target) - predicted, clusters, how.draws, how.seed)
+    best = None
+    for start in (found.theta, *found.others[:1]):
+        starts = np.tile(start, (how.draws, 1))
+        one = descend_all(form, loss, scaled, starts, weights=weights, targets=targets, pinned=pinned)
+        if best is None:
+            best = one
+            continue
+        lower = np.asarray(one.objective) < np.asarray(best.objective)
+        best = best._replace(theta=np.where(lower[:, None], one.theta, best.theta),
+                             objective=np.where(lower, one.objective, best.objective))  # fmt: skip
+    assert best is not None
+    return mapped(form, physical, np.asarray(best.theta), scaled)

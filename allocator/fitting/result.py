@@ -1,0 +1,204 @@
+"""A fitted law."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from allocator.errors import FitError
+from allocator.fitting.form import Form
+from allocator.fitting.intervals import interval
+from allocator.fitting.losses import Loss
+from allocator.fitting.notes import Note
+from allocator.fitting.reference import pretraining_law
+from allocator.fitting.runs import Runs
+from allocator.fitting.scaled import Scaled
+from allocator.fitting.search import Search
+from allocator.laws.law import PretrainingLaw
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True)
+class Resampling:
+    """How the draws were made."""
+
+    method: str  # pairs | wild
+    cluster: str | None  # column whose values are drawn together
+    draws: int
+    seed: int
+
+
+@dataclass(frozen=True)
+class Fit:
+    """Parameters of a law with their uncertainty, in the units of the table.
+
+    `draws` has a bootstrap refit a row, in the order of `form.names`; `optimum` and `optimum_draws` hold (N*, D*) at
+    the reference budget, None where the law implies none.
+    """
+
+    form: Form
+    loss: Loss
+    runs: Runs
+    scaled: Scaled
+    search: Search
+    pinned: np.ndarray  # values that were given rather than estimated; NaN elsewhere
+    values: np.ndarray
+    draws: np.ndarray
+    resampling: Resampling
+    at_flop: float
+    optimum: np.ndarray | None
+    optimum_draws: np.ndarray | None
+    reduction: str = "sum"
+    notes: tuple[Note, ...] = ()
+    influence: tuple[Mapping[str, Any], ...] = field(default=(), repr=False)
+    holdouts: tuple[Mapping[str, Any], ...] = field(default=(), repr=False)
+
+    @property
+    def parameters(self) -> dict[str, float]:
+        """Estimates by name."""
+        return dict(zip(self.form.names, map(float, self.values), strict=True))
+
+    @cached_property
+    def stderr(self) -> dict[str, float]:
+        """Half the width of the central 68.27% of the bootstrap draws; NaN without draws, 0 for a given parameter.
+
+        Where draws are normal this is their standard deviation; unlike it, it does not answer to a few refits that ran
+        off along a ridge.
+        """
+        spread = np.full(len(self.values), np.nan)
+        if len(self.draws) > 1:
+            low, high = np.nanquantile(self.draws, [0.158655, 0.841345], axis=0)
+            spread = (high - low) / 2
+        spread = np.where(np.isfinite(self.pinned), 0.0, spread)
+        return dict(zip(self.form.names, map(float, spread), strict=True))
+
+    def interval(self, name: str, level: float = 0.95) -> tuple[float, float]:
+        """Bootstrap interval of a parameter, or of `n_active`, `d_pretrain` or `tokens_per_param` at the budget."""
+        if name in self.form.names:
+            return interval(self.draws[:, self.form.names.index(name)], level)
+        if self.optimum_draws is None:
+            raise FitError("no_optimum", f"{name}: a {self.form.name} law implies no compute-optimal model")
+        n, d = self.optimum_draws.T
+        quantities = {"n_active": n, "d_pretrain": d, "tokens_per_param": d / n}
+        if name not in quantities:
+            raise FitError("parameter", f"{name!r} is not known; must be one of "
+                           f"{', '.join((*self.form.names, *quantities))}")  # fmt: skip
+        return interval(quantities[name], level)
+
+    @property
+    def objective(self) -> float:
+        """Sum (or mean, as asked for) of the loss over the runs."""
+        return self.search.objective / (len(self.runs) if self.reduction == "mean" else 1)
+
+    @cached_property
+    def predicted(self) -> np.ndarray:
+        """Prediction for each run, in the unit of the target."""
+        scaled = np.asarray(self.form.predict(self.search.theta, self.scaled.rows))
+        offset, unit = float(self.scaled.offset), float(self.scaled.unit)
+        return np.exp(scaled + offset) if self.form.positive else scaled * unit
+
+    @cached_property
+    def residual(self) -> np.ndarray:
+        """Observed less predicted: of logs for a positive law, else in the target's unit."""
+        observed = self.runs.columns[self.form.target.name]
+        return np.log(observed) - np.log(self.predicted) if self.form.positive else observed - self.predicted
+
+    def law(self) -> PretrainingLaw:
+        """The pre-training law L0(N, D), to plan with; raises `FitError` where this form holds none."""
+        law = pretraining_law(self.form, self.values)
+        if law is None:
+            raise FitError("no_law", f"a {self.form.name} fit holds no pre-training loss L0(N, D)")
+        return law
+
+    def to_frame(self) -> "pd.DataFrame":
+        """A row a parameter: value, stderr, 95% interval, unit."""
+        import pandas as pd
+
+        rows = []
+        for parameter, value, given in zip(self.form.parameters, self.values, self.pinned, strict=True):
+            low, high = self.interval(parameter.name)
+            rows.append({"parameter": parameter.name, "value": float(value), "stderr": self.stderr[parameter.name],
+                         "low_95": low, "high_95": high, "unit": parameter.unit,
+                         "given": bool(np.isfinite(given))})  # fmt: skip
+        return pd.DataFrame(rows)
+
+    def table(self) -> "pd.DataFrame":
+        """The runs with prediction and residual; `row` counts from 1 in the table as given."""
+        import pandas as pd
+
+        columns = {name: self.runs.columns[name] for name in self.runs.columns}
+        frame = pd.DataFrame({"row": self.runs.row + 1, **columns, "predicted": self.predicted,
+                              "residual": self.residual})  # fmt: skip
+        return frame.sort_values("row", ignore_index=True)
+
+    def optimum_dict(self, level: float = 0.95) -> dict[str, Any] | None:
+        """N*, D* and D*/N* at the reference budget with intervals; None where the law implies none."""
+        if self.optimum is None:
+            return None
+        n, d = map(float, self.optimum)
+        return {
+            "at_flop": self.at_flop,
+            "n_active": n,
+            "d_pretrain": d,
+            "tokens_per_param": d / n,
+            "level": level,
+            "interval": _finite(self.interval("tokens_per_param", level)),
+            "n_active_interval": _finite(self.interval("n_active", level)),
+        }
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fit as `--json` prints it: every number finite or null."""
+        from allocator.fitting.provenance import provenance
+
+        return {
+            "schema": "allocator.fit/1",
+            "law": self.form.name,
+            "equation": self.form.equation,
+            "loss": str(self.loss),
+            "n": len(self.runs),
+            "parameters": self.parameters,
+            "units": {parameter.name: parameter.unit for parameter in self.form.parameters},
+            "given": [name for name, value in zip(self.form.names, self.pinned, strict=True) if np.isfinite(value)],
+            "stderr": {name: _finite([value])[0] for name, value in self.stderr.items()},
+            "objective": self.objective,
+            "reduction": self.reduction,
+            "optimum": self.optimum_dict(),
+            "search": {
+                "starts": self.search.starts,
+                "share_at_best": self.search.share_at_best,
+                "gradient": self.search.gradient,
+                "condition_number": _finite([self.condition_number])[0],
+            },
+            "resampling": {"method": self.resampling.method, "cluster": self.resampling.cluster,
+                           "draws": self.resampling.draws, "seed": self.resampling.seed},
+            "rows": [{key: _plain(value) for key, value in row.items()} for row in self.to_frame().to_dict("records")],
+            "influence": [dict(row) for row in self.influence],
+            "holdouts": [dict(row) for row in self.holdouts],
+            "diagnostics": [note.to_dict() for note in self.notes],
+            "warnings": [note.to_dict() for note in self.notes],
+            "provenance": provenance(self.runs),
+        }  # fmt: skip
+
+    @cached_property
+    def condition_number(self) -> float:
+        """Of the estimates' correlation: how far the data leave some combination of parameters open."""
+        from allocator.fitting.curvature import condition_number
+
+        return condition_number(self.form, self.scaled, self.search.theta, np.isfinite(self.pinned))
+
+    def __str__(self) -> str:
+        from allocator.fitting.printing import summary
+
+        return summary(self)
+
+
+def _finite(values: Any) -> list[float | None]:
+    return [float(value) if np.isfinite(value) else None for value in values]
+
+
+def _plain(value: Any) -> Any:
+    return None if isinstance(value, float) and not np.isfinite(value) else value

@@ -1,0 +1,195 @@
+"""A table of runs, checked: every fault is one line that names the column, the row and the rule."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from allocator.errors import FitError
+from allocator.fitting.form import Column
+from allocator.fitting.notes import Note
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SPELLINGS = {
+    "n_active": ("n_params", "N", "params", "parameters"),
+    "d_tokens": ("d_pretrain", "D", "tokens", "training_tokens"),
+    "d_rl": ("rl_tokens",),
+    "pass_at_k": ("pass@k",),
+}
+FAILED = ("diverged", "failed", "crashed", "nan", "oom")
+FLOP_PER_PARAM_TOKEN = 6.0  # forward and backward; D = C / (6 N) where a table gives compute
+
+
+@dataclass(frozen=True)
+class Runs:
+    """Columns of equal length, finite and in range, in an order that does not depend on the table's."""
+
+    columns: Mapping[str, np.ndarray]
+    row: np.ndarray  # of each run in the table as given, from 0
+    notes: tuple[Note, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.row)
+
+    def take(self, which: np.ndarray) -> "Runs":
+        """Some of the runs, by mask or index."""
+        return Runs({name: values[which] for name, values in self.columns.items()}, self.row[which], self.notes)
+
+
+def read(
+    frame: "pd.DataFrame",
+    needed: Sequence[Column],
+    *,
+    columns: Mapping[str, str] | None = None,
+    extra: Sequence[str] = (),
+) -> Runs:
+    """Check a table against the columns that a law needs; `columns` maps our names to the table's.
+
+    Runs that diverged (no finite target, or a status that says so) are left out with a note. `extra` names columns to
+    carry along where they exist, as text (a cluster, say).
+    """
+    chosen = dict(columns or {})
+    for ours, theirs in chosen.items():
+        if theirs not in frame.columns:
+            raise FitError("missing_column", f"columns.{ours}: no column {theirs!r}; found {_found(frame)}")
+    if frame.columns.duplicated().any():
+        twice = sorted(set(frame.columns[frame.columns.duplicated()]))
+        raise FitError("duplicated_column", f"{', '.join(map(str, twice))}: more than one column has this name")
+    names = {ours: chosen.get(ours) or _spelling(frame, ours) for ours in [column.name for column in needed]}
+    derivable = {"d_tokens": ("compute_flop", "n_active"), "loss": ("pass_at_k",)}
+    read_from = {}
+    for ours, theirs in names.items():
+        if theirs is not None:
+            read_from[ours] = theirs
+            continue
+        sources = [chosen.get(name) or _spelling(frame, name) for name in derivable.get(ours, ())]
+        if not sources or None in sources:
+            also = f" (or {' and '.join(derivable[ours])})" if ours in derivable else ""
+            raise FitError("missing_column", f"{ours}{also}: no such column; found {_found(frame)}")
+        read_from |= dict(zip(derivable[ours], sources, strict=True))
+    values = {ours: _numbers(frame, theirs) for ours, theirs in read_from.items()}
+    kept, notes = _lawful(frame, values, needed, read_from, chosen)
+    values = {name: column[kept] for name, column in values.items()}
+    if "d_tokens" not in values and "compute_flop" in values:
+        values["d_tokens"] = values["compute_flop"] / (FLOP_PER_PARAM_TOKEN * values["n_active"])
+    if "loss" in names and "loss" not in values:
+        values["loss"] = -np.log(values["pass_at_k"])
+    for name in extra:
+        if name not in frame.columns:
+            raise FitError("missing_column", f"{name}: no such column; found {_found(frame)}")
+        values[name] = frame[name].astype(str).to_numpy()[kept]
+    # The order of the sums must not be the table's: runs are sorted by what they hold.
+    order = np.lexsort([values[name] for name in reversed(list(values))])
+    runs = Runs({name: column[order] for name, column in values.items()}, np.flatnonzero(kept)[order], tuple(notes))
+    return Runs(runs.columns, runs.row, runs.notes + tuple(_suspicions(runs, needed)))
+
+
+def _spelling(frame: "pd.DataFrame", name: str) -> str | None:
+    found = [spelling for spelling in (name, *SPELLINGS.get(name, ())) if spelling in frame.columns]
+    if len(found) > 1 and found[0] != name:
+        raise FitError("missing_column", f"{name}: {' and '.join(found)} could both be it; say which")
+    return found[0] if found else None
+
+
+def _found(frame: "pd.DataFrame") -> str:
+    names = [str(name) for name in frame.columns]
+    return ", ".join(names[:20]) + (", ..." if len(names) > 20 else "") or "no columns"
+
+
+def _numbers(frame: "pd.DataFrame", name: str) -> np.ndarray:
+    """A column as floats; blank cells are NaN, any other text is refused."""
+    import pandas as pd
+
+    column = frame[name]
+    if pd.api.types.is_bool_dtype(column):
+        raise FitError("not_a_number", f"{name}: holds true and false, must be numbers")
+    if pd.api.types.is_datetime64_any_dtype(column):
+        raise FitError("not_a_number", f"{name}: holds dates, must be numbers")
+    numbers = pd.to_numeric(column, errors="coerce").to_numpy(dtype=float, na_value=np.nan)
+    blank = column.isna() | column.astype(str).str.strip().str.lower().isin(["", "nan", "none", "null", "na", "n/a"])
+    wrong = np.isnan(numbers) & ~blank.to_numpy()
+    if wrong.any():
+        row = int(np.flatnonzero(wrong)[0])
+        raise FitError("not_a_number", f"{name}: row {row + 1} holds {str(column.iloc[row])!r}, must be a number")
+    return numbers
+
+
+def _lawful(frame, values, needed, read_from, chosen) -> tuple[np.ndarray, list[Note]]:
+    """Which rows can be used, and notes on those that cannot; a value out of range is refused."""
+    notes: list[Note] = []
+    kept = np.ones(len(frame), bool)
+    status = chosen.get("status") or ("status" if "status" in frame.columns else None)
+    target = next((name for name in ("loss", "pass_at_k", "error_rate", "pass_rate") if name in values), None)
+    failed = np.zeros(len(frame), bool)
+    if status is not None:
+        failed |= frame[status].astype(str).str.strip().str.lower().isin(FAILED).to_numpy()
+    if target is not None:
+        failed |= ~np.isfinite(values[target])
+    if failed.any():
+        kept &= ~failed
+        notes.append(Note("diverged_dropped", f"{int(failed.sum())} of {len(frame)} runs have no finite {target} or a "
+                          f"status that says they failed: left out", value=int(failed.sum())))  # fmt: skip
+    for name, column in values.items():
+        absent = kept & ~np.isfinite(column)
+        if absent.any():
+            kept &= ~absent
+            notes.append(Note("incomplete_dropped", f"{int(absent.sum())} runs have no finite {read_from[name]}: left "
+                              f"out (first: row {int(np.flatnonzero(absent)[0]) + 1})", path=name,
+                              value=int(absent.sum())))  # fmt: skip
+    rules = {column.name: column for column in needed}
+    for name, column in values.items():
+        rule = rules.get(name, Column(name, ""))
+        low = rule.lowest if rule.lowest is not None else (None if rule.scaling in ("shifted", "plain") else 0.0)
+        strict = rule.lowest is None and rule.scaling == "log"
+        bad = np.zeros(len(frame), bool)
+        words = []
+        if low is not None:
+            bad |= kept & ((column <= low) if strict else (column < low))
+            words.append(f"{'>' if strict else '>='} {low:g}")
+        high = 1.0 if name == "pass_at_k" else rule.highest
+        if high is not None:
+            bad |= kept & (column > high)
+            words.append(f"<= {high:g}")
+        if bad.any():
+            row = int(np.flatnonzero(bad)[0])
+            raise FitError("out_of_range", f"{read_from[name]}: row {row + 1} holds {column[row]:g}, must be "
+                           f"{' and '.join(words)}")  # fmt: skip
+    if "pass_at_k" in values:
+        ends = kept & ((values["pass_at_k"] <= 0) | (values["pass_at_k"] >= 1))
+        if ends.any():
+            kept &= ~ends
+            notes.append(Note("saturated_dropped", f"{int(ends.sum())} rows have pass@k of exactly 0 or 1, whose -log "
+                              "is no measurement: left out", value=int(ends.sum())))  # fmt: skip
+    if not kept.any():
+        raise FitError("too_few_runs", "no run is left to fit")
+    return kept, notes
+
+
+def _suspicions(runs: Runs, needed: Sequence[Column]) -> list[Note]:
+    """What can be used but looks like a slip of the table."""
+    notes = []
+    names = [column.name for column in needed if column.name in runs.columns]
+    table = np.column_stack([runs.columns[name] for name in names])
+    copies = len(table) - len(np.unique(table, axis=0))
+    if copies:
+        notes.append(Note("duplicated_runs", f"{copies} runs repeat another one exactly: intervals come out too narrow "
+                          "if these are copies", value=copies))  # fmt: skip
+    for name, least, unit in (("n_active", 1e3, "parameters"), ("d_tokens", 1e5, "tokens")):
+        if name not in runs.columns:
+            continue
+        top = float(runs.columns[name].max())
+        if top < least:
+            factor = 1e9 if top * 1e6 < 1e6 * least and top * 1e9 < 1e16 else 1e6
+            epochs = name == "d_tokens" and top <= 1000
+            said = f"{name}: the largest value is {top:g} {unit}; if the table counts in units of {factor:g}, multiply"
+            notes.append(Note("implausible_unit", said + (" (epochs must be turned into tokens)" if epochs else ""),
+                              path=name, value=factor))  # fmt: skip
+    if "n_active" in runs.columns and "d_tokens" in runs.columns:
+        ratio = float(np.median(runs.columns["d_tokens"] / runs.columns["n_active"]))
+        if ratio < 1e-3 and not any(note.path in ("n_active", "d_tokens") for note in notes):
+            notes.append(Note("implausible_unit", f"d_tokens: the median run has {ratio:.2g} tokens per parameter; are "
+                              "these epochs, steps or billions?", path="d_tokens", value=ratio))  # fmt: skip
+    return notes

@@ -1,0 +1,118 @@
+"""Runs in units of their own, so that a fit does not depend on the units of the table."""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from allocator.fitting.form import Column, Form, Rows
+from allocator.fitting.runs import Runs
+
+
+class Scaled(NamedTuple):
+    """Everything numeric that a fit needs; a pytree."""
+
+    rows: Rows
+    target: Float[Array, " rows"]  # its log less `offset` for a positive form, else divided by `unit`
+    unit_rows: Rows  # the point at which coefficient j is read, in row j
+    shape_scales: Float[Array, " shape"]  # physical value of a shape parameter = estimate x scale
+    offset: Float[Array, ""]
+    unit: Float[Array, ""]
+
+
+def scale(form: Form, runs: Runs) -> Scaled:
+    """Scale each column by what its own values say."""
+    rows, unit_rows, spreads = {}, {}, {}
+    count = max(len(form.linear), 1)
+    for column in form.inputs:
+        values = runs.columns[column.name]
+        centre, spread = _centre_and_spread(column, runs.columns[column.like or column.name])
+        rows[column.name] = _apply(column, values, centre, spread)
+        unit = np.full(count, 1.0 if column.scaling in ("log", "plain") else 0.0)
+        if column.name == "n_active" and form.sizes:
+            unit = np.array(form.sizes)
+        unit_rows[column.name] = _apply(column, unit, centre, spread)
+        spreads[column.name] = np.exp(centre) if column.scaling == "log" else spread
+    if form.sizes:
+        rows["level"] = np.searchsorted(form.sizes, runs.columns["n_active"]).astype(float)
+        unit_rows["level"] = np.arange(count, dtype=float)
+    shape_scales = [
+        spreads[parameter.scale_of] ** parameter.power if parameter.scale_of else 1.0 for parameter in form.shape
+    ]
+    target = runs.columns[form.target.name]
+    # Where no coefficient can take up the target's unit, it stays as it is.
+    offset = float(np.mean(np.log(target))) if form.positive and form.homogeneous else 0.0
+    has_unit = form.linear and not form.positive and form.target.highest is None  # a rate has none
+    unit = float(np.median(np.abs(target))) if has_unit else 1.0
+    scaled = np.log(target) - offset if form.positive else target / unit
+    return Scaled(
+        {name: jnp.asarray(value) for name, value in rows.items()},
+        jnp.asarray(scaled),
+        {name: jnp.asarray(value) for name, value in unit_rows.items()},
+        jnp.asarray(shape_scales, float).reshape(len(form.shape)),
+        jnp.asarray(offset),
+        jnp.asarray(unit),
+    )
+
+
+def physical(form: Form, theta: Float[Array, " parameters"], scaled: Scaled) -> Float[Array, " parameters"]:
+    """Parameters in the units of the table, from estimates."""
+    m = len(form.linear)
+    shape = [
+        (jnp.exp(value) if parameter.log else value) * scaled.shape_scales[i]
+        for i, (parameter, value) in enumerate(zip(form.shape, theta[m:], strict=True))
+    ]
+    if m == 0:
+        return jnp.stack(shape)
+    read = jnp.diagonal(form.terms(theta[m:], scaled.unit_rows))
+    if form.positive:
+        logs = theta[:m] + read + scaled.offset
+        decades = jnp.array([parameter.decades for parameter in form.linear])
+        coefficients = jnp.where(decades, logs / jnp.log(10.0), jnp.exp(logs))
+    else:
+        coefficients = theta[:m] * jnp.abs(read) * scaled.unit
+    return jnp.concatenate([coefficients, jnp.stack(shape)]) if shape else coefficients
+
+
+def pin(
+    form: Form,
+    theta: Float[Array, " parameters"],
+    scaled: Scaled,
+    values: Float[Array, " parameters"],
+) -> Float[Array, " parameters"]:
+    """Replace the estimates whose physical value is given; NaN in `values` leaves a parameter free."""
+    m = len(form.linear)
+    known = jnp.isfinite(values)
+    given = jnp.where(known, values, 1.0)
+    shape = given[m:] / scaled.shape_scales
+    if form.shape:
+        logs = jnp.array([parameter.log for parameter in form.shape])
+        shape = jnp.where(logs, jnp.log(jnp.where(logs, shape, 1.0)), shape)
+    shape = jnp.where(known[m:], shape, theta[m:])
+    if m == 0:
+        return shape
+    read = jnp.diagonal(form.terms(shape, scaled.unit_rows))
+    if form.positive:
+        decades = jnp.array([parameter.decades for parameter in form.linear])
+        logs = jnp.where(decades, given[:m] * jnp.log(10.0), jnp.log(jnp.where(decades, 1.0, given[:m])))
+        linear = logs - read - scaled.offset
+    else:
+        linear = given[:m] / (jnp.abs(read) * scaled.unit)
+    return jnp.concatenate([jnp.where(known[:m], linear, theta[:m]), shape])
+
+
+def _centre_and_spread(column: Column, values: np.ndarray) -> tuple[float, float]:
+    match column.scaling:
+        case "log":
+            return float(np.mean(np.log(values))), 1.0
+        case "ratio":
+            return 0.0, float(np.mean(values)) or 1.0
+        case "shifted":
+            return float(np.mean(values)), float(np.std(values)) or 1.0
+        case _:
+            return 0.0, 1.0
+
+
+def _apply(column: Column, values: np.ndarray, centre: float, spread: float) -> np.ndarray:
+    return np.log(values) - centre if column.scaling == "log" else (values - centre) / spread

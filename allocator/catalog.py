@@ -166,7 +166,9 @@ def _laws() -> Iterator[Record]:
     for path in sorted(_resource("fits").glob("*/law.toml")):
         law = _read_law(path).content
         fields = {key: law.get(key) for key in ("title", "kind", "unit", "equation", "status", "rounded", "caution")}
-        fields |= {f"parameters.{key}": float(value) for key, value in law["parameters"].items()}
+        # The levels of an RL fit, one a model size, are the file's own matter.
+        shown = {key: value for key, value in law["parameters"].items() if not key.startswith("E_")}
+        fields |= {f"parameters.{key}": float(value) for key, value in shown.items()}
         yield Record(path.parent.name, tuple(law.get("aliases", ())), fields, law.get("source", ""))
 
 

@@ -138,17 +138,23 @@ def mfu_by_size(curves: "pd.DataFrame", n_active: float, n_active_frozen: float)
 
 def files(charts: Mapping[str, Any]) -> dict[str, str | bytes]:
     """Each chart as SVG and PNG, and all of them in one HTML file that needs no network."""
+    out = pictures(charts)
+    if charts:
+        page = io.StringIO()
+        whole = alt.vconcat(*charts.values()).resolve_scale(color="independent")
+        whole.save(page, format="html", inline=True)
+        out["charts.html"] = page.getvalue()
+    return out
+
+
+def pictures(charts: Mapping[str, Any]) -> dict[str, str | bytes]:
+    """Each chart as SVG and PNG."""
     out: dict[str, str | bytes] = {}
     for name, chart in charts.items():
         svg, png = io.StringIO(), io.BytesIO()
         chart.save(svg, format="svg")
         chart.save(png, format="png", scale_factor=2)
         out[f"{name}.svg"], out[f"{name}.png"] = svg.getvalue(), png.getvalue()
-    if charts:
-        page = io.StringIO()
-        whole = alt.vconcat(*charts.values()).resolve_scale(color="independent")
-        whole.save(page, format="html", inline=True)
-        out["charts.html"] = page.getvalue()
     return out
 
 

@@ -239,9 +239,8 @@ def fit(
     law: Annotated[
         str | None, typer.Option(help="chinchilla, gadre, data-constrained, rl-power, pass-at-k, product, ...")
     ] = None,
-    loss: Annotated[
-        str | None, typer.Option(help="huber[:DELTA], asymmetric[:PENALTY] or least-squares.")
-    ] = None,
+    loss: Annotated[str | None, typer.Option(help="huber[:DELTA], asymmetric[:PENALTY] or least-squares.")] = None,
+    residuals: Annotated[str | None, typer.Option(help="log or linear; as usual for the law, if not given.")] = None,
     column: Annotated[
         list[str] | None, typer.Option("--column", metavar="OURS=THEIRS", help="What a column is called in the file.")
     ] = None,
@@ -262,7 +261,9 @@ def fit(
     at_flop: Annotated[
         float | None, typer.Option(parser=_number, metavar="NUMBER", help="Budget 6 N D at which N* is told.")
     ] = None,
-    seed: Annotated[int | None, typer.Option("--seed", parser=_seed, metavar="INTEGER", help="Of starts and refits.")] = None,
+    seed: Annotated[
+        int | None, typer.Option("--seed", parser=_seed, metavar="INTEGER", help="Of starts and refits.")
+    ] = None,
     choices: Annotated[
         bool, typer.Option("--choices", help="Fit under several losses and outlier rules instead, N* for each.")
     ] = False,
@@ -280,7 +281,7 @@ def fit(
         data,
         save_as,
         lists={"columns": column, "where": where, "fixed": fixed},
-        values={"law": law, "loss": loss, "starts": starts, "bootstrap": bootstrap, "resample": resample,
+        values={"law": law, "loss": loss, "residuals": residuals, "starts": starts, "bootstrap": bootstrap, "resample": resample,
                 "cluster": cluster, "at_flop": at_flop, "seed": seed},
         drop_lowest=drop_lowest,
     )  # fmt: skip
@@ -289,19 +290,28 @@ def fit(
 
         compared = fit_choices.compare(recipe, folder)
         if out is not None:
-            _write(out / called, {"choices.csv": compared.to_csv(), "choices.json": _json(compared.to_dict())}, quiet=as_json)
+            _write(
+                out / called,
+                {"choices.csv": compared.to_csv(), "choices.json": _json(compared.to_dict())},
+                quiet=as_json,
+            )
         _print(_json(compared.to_dict()) if as_json else str(compared))
         return
     from allocator.fitting.recipes import carry_out
 
     result = carry_out(recipe, folder)
-    files = commands.files_of(result, called, recipe, page=out is not None)
+    target = (out or Path("fits")) / called
+    files = commands.files_of(result, called, recipe, folder, target)
+    if out is not None:
+        from allocator.fit_pages import page_files
+
+        files |= page_files(result, called, recipe) | {"fit.json": _json(result.to_dict())}
     if as_json:
         _print(_json(result.to_dict() | {"name": called}))
     else:
         _print(str(result))
     if files:
-        _write((out or Path("fits")) / called, files, quiet=as_json)
+        _write(target, files, quiet=as_json)
 
 
 @scenario_app.command("new")

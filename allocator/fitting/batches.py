@@ -37,24 +37,24 @@ def descend_all(
         "targets": np.asarray(scaled.target)[None] if targets is None else np.atleast_2d(targets),
         "pinned": np.full((1, starts.shape[1]), np.nan) if pinned is None else np.atleast_2d(pinned),
     }
-    chunk = min(CHUNK, count)
 
     def run(first: int) -> Minimum:
-        index = np.minimum(np.arange(first, first + chunk), count - 1)  # a full last chunk compiles once
-        parts = [jnp.asarray(part[index if len(part) > 1 else np.zeros(chunk, int)]) for part in given.values()]
-        return jax.block_until_ready(_batch(form, loss, scaled, jnp.asarray(starts[index]), *parts))
+        index = np.minimum(np.arange(first, first + CHUNK), count - 1)  # always full chunks: one compilation a form
+        parts = [jnp.asarray(part[index if len(part) > 1 else np.zeros(CHUNK, int)]) for part in given.values()]
+        losses = jnp.asarray(loss.delta, float), jnp.asarray(loss.overestimate, float)
+        return jax.block_until_ready(_batch(form, scaled, losses, jnp.asarray(starts[index]), *parts))
 
-    firsts = list(range(0, count, chunk))
+    firsts = list(range(0, count, CHUNK))
     done = [run(firsts[0])]  # compiles before the threads start
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         done += list(pool.map(run, firsts[1:]))
     return jax.tree.map(lambda *parts: np.concatenate(parts)[:count], *done)
 
 
-@partial(jax.jit, static_argnums=(0, 1))
-def _batch(form, loss, scaled, starts, weights, targets, pinned):
+@partial(jax.jit, static_argnums=0)
+def _batch(form, scaled, loss, starts, weights, targets, pinned):
     def one(start, weight, target, pin):
-        return descend(form, loss, Problem(scaled._replace(target=target), weight, pin), start)
+        return descend(form, Problem(scaled._replace(target=target), weight, pin, *loss), start)
 
     return jax.vmap(one)(starts, weights, targets, pinned)
 

@@ -51,23 +51,20 @@ def recipe_of(
     return recipes.make(stated | changes, "command line"), folder, called
 
 
-def files_of(fit: Fit, called: str, recipe: Recipe, *, page: bool) -> dict[str, str | bytes]:
-    """The files of the fit's folder: law and draws where a law file can hold them, the page where it is asked for."""
+def files_of(fit: Fit, called: str, recipe: Recipe, source: Path, target: Path) -> dict[str, str | bytes]:
+    """The files of the fit's folder `target`: law and draws where a law file can hold them.
+
+    A fit of a file of one's own gets its recipe as well, with the file's path from there; `source` is where the path
+    starts from now.
+    """
     files: dict[str, str | bytes] = {}
     if fit.form.kind is not None:
-        files |= records.files(fit, called, recipe)
+        files |= records.files(fit, called, recipe, source)
     if recipe.data.path is not None:
-        files["recipe.toml"] = tomli_w.dumps(_stated(recipe))
-    if page:
-        from allocator.fitting.pages import page_files
-
-        files |= page_files(fit, called, recipe)
+        path = os.path.relpath(source / recipe.data.path, target)
+        stated = recipe.model_dump(by_alias=True, exclude_defaults=True, exclude_none=True)
+        files["recipe.toml"] = tomli_w.dumps({"schema": recipes.SCHEMA, **stated, "data": {"path": path}})
     return files
-
-
-def _stated(recipe: Recipe) -> dict[str, Any]:
-    """A recipe without what it leaves at its default; its data by absolute path, since the recipe lies elsewhere."""
-    return {"schema": recipes.SCHEMA} | recipe.model_dump(by_alias=True, exclude_defaults=True, exclude_none=True)
 
 
 def _pairs(key: str, texts: Sequence[str]) -> dict[str, str]:
@@ -92,8 +89,3 @@ def _value(text: str) -> str | float:
         return float(text)
     except ValueError:
         return text
-
-
-def absolute(path: Path) -> str:
-    """A path that holds wherever a recipe lies."""
-    return os.path.abspath(path)

@@ -1,5 +1,7 @@
 """How sharply the data determine the parameters, to first order."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,7 +12,12 @@ from allocator.fitting.scaled import Scaled
 
 def jacobian(form: Form, scaled: Scaled, theta: np.ndarray) -> np.ndarray:
     """Derivative of each prediction with respect to each estimated coordinate."""
-    return np.asarray(jax.jacfwd(lambda point: form.predict(point, scaled.rows))(jnp.asarray(theta)))
+    return np.asarray(_jacobian(form, jnp.asarray(theta), scaled))
+
+
+@partial(jax.jit, static_argnums=0)
+def _jacobian(form, theta, scaled):
+    return jax.jacfwd(form.predict)(theta, scaled.rows)
 
 
 def condition_number(form: Form, scaled: Scaled, theta: np.ndarray, given: np.ndarray) -> float:

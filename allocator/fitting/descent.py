@@ -9,7 +9,7 @@ from jax.scipy.linalg import cho_solve
 from jaxtyping import Array, Bool, Float
 
 from allocator.fitting.form import Form
-from allocator.fitting.losses import Loss, rho
+from allocator.fitting.losses import rho
 from allocator.fitting.scaled import Scaled, pin
 
 MAX_STEPS = 400
@@ -25,6 +25,8 @@ class Problem(NamedTuple):
     scaled: Scaled
     weight: Float[Array, " rows"]  # of each run; resampling changes these
     pinned: Float[Array, " parameters"]  # physical values of parameters that are held, NaN elsewhere
+    delta: Float[Array, ""]  # of the loss
+    overestimate: Float[Array, ""]
 
 
 class Minimum(NamedTuple):
@@ -49,7 +51,7 @@ class _State(NamedTuple):
 
 
 def contributions(
-    form: Form, loss: Loss, problem: Problem, theta: Float[Array, " parameters"], delta: Array
+    form: Form, problem: Problem, theta: Float[Array, " parameters"], delta: Array
 ) -> Float[Array, " rows"]:
     """What each run adds to the objective, for some delta in place of the loss's own."""
     scaled = problem.scaled
@@ -57,12 +59,12 @@ def contributions(
     if form.log_likelihood is not None:
         rows = {**scaled.rows, form.target.name: scaled.target}
         return -problem.weight * form.log_likelihood(theta, rows)
-    return problem.weight * rho(scaled.target - form.predict(theta, scaled.rows), delta, loss.overestimate)
+    return problem.weight * rho(form.residual(theta, scaled.rows, scaled.target), delta, problem.overestimate)
 
 
-def objective(form: Form, loss: Loss, problem: Problem, theta: Float[Array, " parameters"], delta: Array) -> Array:
+def objective(form: Form, problem: Problem, theta: Float[Array, " parameters"], delta: Array) -> Array:
     """Sum of the runs' contributions."""
-    return jnp.sum(contributions(form, loss, problem, theta, delta))
+    return jnp.sum(contributions(form, problem, theta, delta))
 
 
 def box(form: Form) -> tuple[Array, Array]:
@@ -71,22 +73,22 @@ def box(form: Form) -> tuple[Array, Array]:
     return bounds[:, 0], bounds[:, 1]
 
 
-def relative_gradient(form: Form, loss: Loss, problem: Problem, theta: Float[Array, " parameters"]) -> Array:
+@partial(jax.jit, static_argnums=0)
+def relative_gradient(form: Form, problem: Problem, theta: Float[Array, " parameters"]) -> Array:
     """Each component of the gradient over the sum of the sizes of its runs' contributions."""
 
-    delta = jnp.asarray(loss.delta, float)
-    each = jax.jacfwd(lambda point: contributions(form, loss, problem, point, delta))(theta)
+    each = jax.jacfwd(lambda point: contributions(form, problem, point, problem.delta))(theta)
     size = jnp.sum(jnp.abs(each), axis=0)
     return jnp.abs(jnp.sum(each, axis=0)) / jnp.where(size > 0, size, 1.0)
 
 
-@partial(jax.jit, static_argnums=(0, 1))
-def descend(form: Form, loss: Loss, problem: Problem, start: Float[Array, " parameters"]) -> Minimum:
+@partial(jax.jit, static_argnums=0)
+def descend(form: Form, problem: Problem, start: Float[Array, " parameters"]) -> Minimum:
     """Follow the minimum while delta narrows to the loss's own, then settle."""
     low, high = box(form)
     held = jnp.isfinite(problem.pinned)
-    final = jnp.asarray(loss.delta, float)
-    function = partial(objective, form, loss, problem)
+    final = problem.delta
+    function = partial(objective, form, problem)
 
     def evaluate(theta, delta):
         value, gradient = jax.value_and_grad(function)(theta, delta)
@@ -94,23 +96,26 @@ def descend(form: Form, loss: Loss, problem: Problem, start: Float[Array, " para
 
     def step(state: _State) -> _State:
         free = ~_stuck(state.theta, state.gradient, low, high, held)
-        gradient = jnp.where(free, state.gradient, 0.0)
-        hessian = jnp.where(free[:, None] & free[None, :], state.hessian, 0.0)
-        diagonal = jnp.abs(jnp.diag(hessian))
-        ridge = jnp.maximum(diagonal, 1e-3 * jnp.max(diagonal)) + 1e-300
-        factor = jnp.linalg.cholesky(hessian + jnp.diag(jnp.where(free, state.damping * ridge, 1.0)))
-        move = -cho_solve((factor, True), gradient)
+        move = _newton(state, free)
+        # At a bound that the gradient leaves but the coupled step presses against, solve without that coordinate.
+        blocked = free & (((state.theta <= low) & (move < 0)) | ((state.theta >= high) & (move > 0)))
+        free = free & ~blocked
+        move = _newton(state, free)
         solid = jnp.all(jnp.isfinite(move))  # else the damped Hessian is not positive definite
-        move = jnp.clip(jnp.where(solid, move, 0.0), -LONGEST, LONGEST)
-        move = jnp.clip(state.theta + move, low, high) - state.theta
-        promised = -(gradient @ move + 0.5 * move @ hessian @ move)
+        move = jnp.where(solid, move, 0.0)
+        room = jnp.where(move < 0, low - state.theta, high - state.theta) / jnp.where(move == 0, 1.0, move)
+        longest = jnp.min(jnp.where(move == 0, jnp.inf, room), initial=LONGEST / jnp.max(jnp.abs(move), initial=1e-300))
+        move = jnp.clip(state.theta + jnp.minimum(longest, 1.0) * move, low, high) - state.theta
+        gradient = jnp.where(free, state.gradient, 0.0)
+        promised = -(gradient @ move + 0.5 * move @ state.hessian @ move)
         value = function(state.theta + move, state.delta)
         better = solid & (value < state.value)
         gained = state.value - value
         gain = gained / jnp.where(promised > 0, promised, jnp.inf)
         calmer = jnp.where(gain > 0.75, state.damping / 5, jnp.where(gain < 0.25, state.damping * 2, state.damping))
         damping = jnp.clip(jnp.where(better, calmer, state.damping * 4), 1e-12, 1e13)
-        settled = (damping > 1e12) | (solid & (state.damping < 1.0) & (promised <= NOTHING * jnp.abs(state.value)))
+        exhausted = solid & ~jnp.any(blocked) & (state.damping < 1.0) & (longest >= 1.0)
+        settled = (damping > 1e12) | (exhausted & (promised <= NOTHING * jnp.abs(state.value)))
         loose = state.delta > final
         advance = loose & (settled | (better & (gained < 1e-3 * jnp.abs(state.value))))
         delta = jnp.where(advance, jnp.maximum(state.delta / NARROWING, final), state.delta)
@@ -130,9 +135,18 @@ def descend(form: Form, loss: Loss, problem: Problem, start: Float[Array, " para
     state = jax.lax.while_loop(lambda state: (state.steps < MAX_STEPS) & ~state.done, step, state)
     theta = pin(form, state.theta, problem.scaled, problem.pinned)
     stuck = _stuck(theta, state.gradient, low, high, held)
-    flatness = jnp.where(stuck, 0.0, relative_gradient(form, loss, problem, theta))
+    flatness = jnp.where(stuck, 0.0, relative_gradient(form, problem, theta))
     at_bound = ~held & ((theta <= low) | (theta >= high))
     return Minimum(theta, state.value, jnp.max(flatness), at_bound, state.steps)
+
+
+def _newton(state: _State, free):
+    """Damped Newton step of the free coordinates; NaN where the damped Hessian is not positive definite."""
+    hessian = jnp.where(free[:, None] & free[None, :], state.hessian, 0.0)
+    diagonal = jnp.abs(jnp.diag(hessian))
+    ridge = jnp.maximum(diagonal, 1e-3 * jnp.max(diagonal)) + 1e-300
+    factor = jnp.linalg.cholesky(hessian + jnp.diag(jnp.where(free, state.damping * ridge, 1.0)))
+    return -cho_solve((factor, True), jnp.where(free, state.gradient, 0.0))
 
 
 def _stuck(theta, gradient, low, high, held):

@@ -9,11 +9,13 @@ from scipy.stats import spearmanr
 from allocator.fitting.batches import descend_all, mapped
 from allocator.fitting.form import Form
 from allocator.fitting.notes import Note
-from allocator.fitting.reference import has_optimum, log_optimum
+from allocator.fitting.reference import has_optimum, log_optima
 from allocator.fitting.result import Fit
+from allocator.fitting.scaled import physical
 
 WIDE = 10.0  # a 90% interval of N* or D*/N* that spans this factor says little
 VAGUE = 0.5  # relative standard error of an exponent
+EXPONENTS = ("alpha", "beta", "h", "gamma", "rho", "b", "B", "Kmax", "th1", "th2")  # where a law names them so
 ILL_CONDITIONED = 1e4  # of the scaled Jacobian: some combination of parameters is open
 INFLUENTIAL = 0.10  # change of N* when one run is left out
 TREND, TREND_P = 0.3, 0.01  # Spearman correlation of residuals with a lever, and its p-value
@@ -64,9 +66,9 @@ def _weak(fit: Fit) -> list[Note]:
         reasons.append(f"condition number {fit.condition_number:.1e}")
     if len(fit.draws) > 1:
         for parameter in fit.form.parameters:
-            exponent = parameter.name in ("alpha", "beta", "h", "gamma", "rho", "b", "B", "Kmax")
+            exponent = parameter.name in EXPONENTS
             value = abs(fit.parameters[parameter.name])
-            if exponent and parameter.unit == "1" and fit.stderr[parameter.name] > VAGUE * value:
+            if exponent and fit.stderr[parameter.name] > VAGUE * value:
                 reasons.append(f"{parameter.name} = {value:.3g} with a standard error of "
                                f"{fit.stderr[parameter.name]:.2g}")  # fmt: skip
         if fit.optimum is not None:
@@ -118,7 +120,9 @@ def influence(fit: Fit) -> list[dict[str, Any]]:
     if "n_active" in columns and 3 < len(sizes := np.unique(columns["n_active"])) <= 40 and not fit.form.sizes:
         for size in sizes:
             weights.append(columns["n_active"] != size)
-            labels.append({"left_out": "size", "n_active": float(size), "runs": int((columns["n_active"] == size).sum())})
+            labels.append(
+                {"left_out": "size", "n_active": float(size), "runs": int((columns["n_active"] == size).sum())}
+            )
     quantity, values = _refitted(fit, np.array(weights, float))
     changes = values / quantity - 1
     rows = [label | {"change": float(change)} for label, change in zip(labels, changes, strict=True)
@@ -139,30 +143,15 @@ def influence_notes(fit: Fit, rows: list[dict[str, Any]]) -> list[Note]:
 def _refitted(fit: Fit, weights: np.ndarray) -> tuple[float, np.ndarray]:
     starts = np.tile(fit.search.theta, (len(weights), 1))
     found = descend_all(fit.form, fit.loss, fit.scaled, starts, weights=weights, pinned=fit.pinned)
-    values = physical_values(fit.form, np.asarray(found.theta), fit)
+    values = mapped(fit.form, physical, np.asarray(found.theta), fit.scaled)
     if has_optimum(fit.form) and fit.optimum is not None:
-        return float(fit.optimum[0]), np.exp(optima(fit.form, values, fit.at_flop)[:, 0])
+        return float(fit.optimum[0]), np.exp(log_optima(fit.form, values, fit.at_flop)[:, 0])
     index = fit.form.names.index(_watched(fit.form))
     return float(fit.values[index]), values[:, index]
 
 
 def _watched(form: Form) -> str:
     return form.shape[0].name if form.shape else form.linear[0].name
-
-
-def physical_values(form: Form, thetas: np.ndarray, fit: Fit) -> np.ndarray:
-    """Physical parameters of a batch of estimates."""
-    from allocator.fitting.scaled import physical
-
-    return mapped(form, physical, thetas, fit.scaled)
-
-
-def optima(form: Form, values: np.ndarray, at_flop: float) -> np.ndarray:
-    """Logs of (N*, D*) of a batch of physical parameters."""
-    import jax
-    import jax.numpy as jnp
-
-    return np.asarray(jax.vmap(lambda row: log_optimum(form, row, at_flop))(jnp.asarray(values)))
 
 
 def holdouts(fit: Fit) -> list[dict[str, Any]]:
@@ -181,7 +170,7 @@ def holdouts(fit: Fit) -> list[dict[str, Any]]:
             continue
         found = descend_all(fit.form, fit.loss, fit.scaled, fit.search.theta[None], weights=(~out).astype(float)[None],
                             pinned=fit.pinned)  # fmt: skip
-        missed = np.asarray(fit.scaled.target - fit.form.predict(np.asarray(found.theta[0]), fit.scaled.rows))
+        missed = np.asarray(fit.form.residual(np.asarray(found.theta[0]), fit.scaled.rows, fit.scaled.target))
         rows.append({"held_out": name, "runs": int(out.sum()), "from": float(by[out].min()),
                      "error_held_out": float(np.sqrt(np.mean(missed[out] ** 2))),
                      "bias_held_out": float(np.mean(missed[out])),

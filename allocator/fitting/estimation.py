@@ -12,7 +12,7 @@ from allocator.fitting.batches import descend_all, mapped
 from allocator.fitting.form import Form
 from allocator.fitting.forms import find, for_sizes
 from allocator.fitting.losses import Loss, parse
-from allocator.fitting.reference import GOPHER_FLOP, has_optimum
+from allocator.fitting.reference import GOPHER_FLOP, has_optimum, log_optima
 from allocator.fitting.resampling import pair_weights, wild_targets
 from allocator.fitting.result import Fit, Resampling
 from allocator.fitting.runs import Runs, read
@@ -33,6 +33,7 @@ def fit(
     loss: str = "huber",
     *,
     columns: Mapping[str, str] | None = None,
+    residuals: str | None = None,
     fixed: Mapping[str, float] | None = None,
     starts: int = STARTS,
     bootstrap: int = DRAWS,
@@ -46,13 +47,14 @@ def fit(
 
     `law` is a name of `allocator.fitting.forms` or a `Form` (`user_form` makes one from a JAX function); `columns`
     maps its column names to those of the table; `fixed` gives parameters that are not estimated, in the table's units.
+    Residuals are those of logs where the law is positive, or `linear`.
     `loss`: `huber[:DELTA]` (1e-3), `asymmetric[:PENALTY]` (10) or `least-squares`. `bootstrap` refits resample pairs
     of runs, or `wild` flips residuals; `cluster` names a column whose runs are drawn together. Neither the units of
     the table, nor the order of its rows, nor `reduction` (`sum` or `mean` of the loss) moves an estimate. `at_flop` is
     the budget 6 N D at which N* and D*/N* are told. Raises `FitError` with a code where the table cannot be fitted.
     """
     require_float64()
-    form = find(law) if isinstance(law, str) else law
+    form = _with_residuals(find(law) if isinstance(law, str) else law, residuals)
     chosen = Loss("likelihood", float("inf")) if form.log_likelihood is not None else parse(loss)
     for name, count, least in (("starts", starts, 1), ("bootstrap", bootstrap, 0)):
         if isinstance(count, bool) or not isinstance(count, int) or not least <= count <= MOST:
@@ -77,8 +79,8 @@ def fit(
         raise FitError("no_minimum", f"no start led to a finite {form.name} law; check the columns and their units")
     optimum, optimum_draws = None, None
     if has_optimum(form):
-        optimum = np.exp(diagnostics.optima(form, values[None], at_flop)[0])
-        optimum_draws = np.exp(diagnostics.optima(form, draws, at_flop)) if len(draws) else np.empty((0, 2))
+        optimum = np.exp(log_optima(form, values[None], at_flop)[0])
+        optimum_draws = np.exp(log_optima(form, draws, at_flop)) if len(draws) else np.empty((0, 2))
     notes = (*runs.notes, *diagnostics.shape_notes(form, runs.columns))
     done = Fit(form, chosen, runs, scaled, found, pinned, values, draws, resampling, at_flop, optimum, optimum_draws,
                reduction, notes)  # fmt: skip
@@ -86,6 +88,14 @@ def fit(
     notes += (*diagnostics.notes_of(done), *diagnostics.influence_notes(done, left_out),
               *diagnostics.holdout_notes(held_out))  # fmt: skip
     return replace(done, notes=notes, influence=tuple(left_out), holdouts=tuple(held_out))
+
+
+def _with_residuals(form: Form, residuals: str | None) -> Form:
+    if residuals not in (None, "log", "linear"):
+        raise FitError("residuals", f"must be log or linear, got {residuals!r}")
+    if residuals == "log" and not form.positive:
+        raise FitError("residuals", f"a {form.name} law may predict 0: its residuals are linear")
+    return replace(form, residuals=residuals) if residuals else form
 
 
 def _pinned(form: Form, fixed: Mapping[str, float]) -> np.ndarray:

@@ -2,8 +2,10 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
+import jax
 import jax.numpy as jnp
 from jax.scipy.special import logsumexp
 from jaxtyping import Array, Float
@@ -67,6 +69,9 @@ class Form:
     shape: tuple[Parameter, ...]
     terms: Callable[[Float[Array, " shape"], Rows], Float[Array, "terms rows"]]
     positive: bool = True
+    residuals: Literal["log", "linear"] = "log"  # a form that is not positive has linear ones
+    read_at_unit: bool = True  # coefficients are told at 1 unit of every input; otherwise as they are
+    unit_point: float = 1.0  # that 1 unit, of inputs in logs, where the form counts in other quantities (C = 6 N D)
     combine: Callable[[Float[Array, "terms rows"], Float[Array, " shape"], Rows], Float[Array, " rows"]] | None = None
     # Log-likelihood of each row, of discrete data; the fit then maximises it and the terms only say what is expected.
     log_likelihood: Callable[[Float[Array, " shape"], Rows], Float[Array, " rows"]] | None = None
@@ -88,6 +93,21 @@ class Form:
         """Whether the coefficients can take up any unit of the target."""
         return bool(self.linear) and self.combine is None
 
+    @property
+    def logs(self) -> bool:
+        """Whether residuals are taken in logs."""
+        return self.positive and self.residuals == "log"
+
+    def residual(
+        self, theta: Float[Array, " parameters"], rows: Rows, target: Float[Array, " rows"]
+    ) -> Float[Array, " rows"]:
+        """Observed less predicted: of logs, or else in the unit of the scaled target."""
+        predicted = self.predict(theta, rows)
+        if self.positive and self.residuals == "linear":
+            return jnp.exp(target) - jnp.exp(predicted)
+        return target - predicted
+
+    @partial(jax.jit, static_argnums=0)
     def predict(self, theta: Float[Array, " parameters"], rows: Rows) -> Float[Array, " rows"]:
         """Prediction in the scale of the residuals, relative to the target's own scale."""
         m = len(self.linear)

@@ -49,8 +49,9 @@ def parse(text: str) -> Loss:
             return Loss(text, float("inf"))
 
 
-def rho(residual: Float[Array, "..."], delta: Float[Array, ""], overestimate: float) -> Float[Array, "..."]:
+def rho(
+    residual: Float[Array, "..."], delta: Float[Array, ""], overestimate: Float[Array, ""] | float
+) -> Float[Array, "..."]:
     """Contribution of each residual to the objective."""
     inner = jnp.clip(residual, -delta, delta)  # no branch to overflow where delta is infinite
-    value = inner * (residual - 0.5 * inner)
-    return value if overestimate == 1.0 else jnp.where(residual < 0, overestimate, 1.0) * value
+    return jnp.where(residual < 0, overestimate, 1.0) * inner * (residual - 0.5 * inner)

@@ -67,6 +67,7 @@ GADRE = Form(
     (E, coefficient("p", _AT_ONE), coefficient("q", _AT_ONE)),
     (exponent("h"),),
     _gadre,
+    unit_point=6**-0.5,  # tokens and parameters, where M = 1 and C = 1
     kind="gadre",
 )
 

@@ -9,6 +9,7 @@ from rich.table import Table
 from allocator.units import short_count, significant
 
 if TYPE_CHECKING:
+    from allocator.fitting.choices import Choices
     from allocator.fitting.result import Fit
 
 
@@ -54,3 +55,21 @@ def print_fit(fit: "Fit", console: Console) -> None:
         console.print("\nNotes")
     for note in fit.notes:
         console.print(f"  {note.code}: {note.message}", soft_wrap=False)
+
+
+def choices_text(choices: "Choices") -> str:
+    """A row a choice."""
+    console = Console(file=io.StringIO(), width=130, highlight=False, markup=False)
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    optimum = "n_active_optimal" in choices.rows[0]
+    names = [name for name in choices.rows[0] if name not in ("rule", "loss", "runs", "objective", "n_active_optimal",
+                                                              "tokens_per_param_optimal")]  # fmt: skip
+    for heading in ("runs left out", "loss", "runs", *(("N*", "D*/N*") if optimum else ()), *names):
+        table.add_column(heading, justify="left" if heading in ("runs left out", "loss") else "right")
+    for row in choices.rows:
+        best = (short_count(row["n_active_optimal"]), significant(row["tokens_per_param_optimal"])) if optimum else ()
+        table.add_row(row["rule"], row["loss"], str(row["runs"]), *best, *(significant(row[name], 4) for name in names))
+    console.print(table)
+    if optimum:
+        console.print(f"\nN* and D*/N* at {choices.at_flop:.3g} FLOP = 6 N D")
+    return console.file.getvalue().rstrip()  # pyright: ignore[reportAttributeAccessIssue]

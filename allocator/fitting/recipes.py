@@ -1,5 +1,6 @@
 """A fit as a file: which runs, which law, which loss, which seed."""
 
+import hashlib
 import os
 import tomllib
 from collections.abc import Mapping
@@ -68,6 +69,7 @@ class Recipe(_Section):
     caution: str | None = None
     law: str = "chinchilla"
     loss: str = "huber"
+    residuals: str | None = None
     seed: Annotated[int, Field(ge=0)] = 0
     starts: int = STARTS
     reduction: str = "sum"
@@ -124,7 +126,7 @@ def carry_out(recipe: Recipe, folder: Path | None = None) -> Fit:
 
 def options(recipe: Recipe) -> dict[str, Any]:
     """The keyword arguments of `fit` that a recipe states, but for columns."""
-    names = "fixed", "starts", "bootstrap", "resample", "cluster", "reduction", "at_flop", "seed"
+    names = "residuals", "fixed", "starts", "bootstrap", "resample", "cluster", "reduction", "at_flop", "seed"
     return {name: getattr(recipe, name) for name in names}
 
 
@@ -149,6 +151,10 @@ def runs_of(recipe: Recipe, folder: Path | None = None) -> "pd.DataFrame":
         frame = _without_lowest(frame, recipe)
     return frame
 
+
+def data_sha256(recipe: Recipe, folder: Path | None = None) -> str:
+    """Hash of the file that the runs come from."""
+    return hashlib.sha256(_source(recipe, folder).read_bytes()).hexdigest()
 
 
 def _source(recipe: Recipe, folder: Path | None) -> Path:

@@ -2,6 +2,7 @@
 
 import io
 import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import tomli_w
 from allocator import catalog
 from allocator.errors import FitError
 from allocator.fitting.provenance import provenance
-from allocator.fitting.recipes import Recipe
+from allocator.fitting.recipes import Recipe, data_sha256
 from allocator.fitting.result import Fit
 from allocator.law_files import LAW_PARAMETERS, LAW_SCHEMA
 
@@ -21,12 +22,12 @@ _RANGES = {"n_active": "n_active", "d_tokens": "d_pretrain", "d_rl": "d_rl", "k"
            "pretraining_loss": "loss"}  # fmt: skip
 
 
-def files(fit: Fit, name: str, recipe: Recipe) -> dict[str, str | bytes]:
-    """law.toml and draws.csv, byte for byte the same for the same fit."""
-    return {"law.toml": tomli_w.dumps(law_file(fit, name, recipe)), "draws.csv": draws_csv(fit)}
+def files(fit: Fit, name: str, recipe: Recipe, folder: Path | None = None) -> dict[str, str | bytes]:
+    """law.toml and draws.csv, byte for byte the same for the same fit; `folder` is where the recipe's path starts."""
+    return {"law.toml": tomli_w.dumps(law_file(fit, name, recipe, folder)), "draws.csv": draws_csv(fit)}
 
 
-def law_file(fit: Fit, name: str, recipe: Recipe) -> dict[str, Any]:
+def law_file(fit: Fit, name: str, recipe: Recipe, folder: Path | None = None) -> dict[str, Any]:
     """The content of law.toml; raises `FitError` where no law file can hold the form."""
     form = fit.form
     if form.kind is None:
@@ -59,7 +60,7 @@ def law_file(fit: Fit, name: str, recipe: Recipe) -> dict[str, Any]:
     if extra := {key: value for key, value in values.items() if key not in parameters and key != "r_star"}:
         content["lifetime"] = {"form": form.name, **extra}
     content["fit_range"] = {"source": f"the {len(fit.runs)} runs of the fit; ends to 3 digits", **_ranges(fit)}
-    content["fit"] = _about(fit)
+    content["fit"] = _about(fit) | {"data_sha256": data_sha256(recipe, folder)}
     if len(fit.draws) > 1:
         content["covariance"] = _covariance(fit)
     if fit.notes:
@@ -81,6 +82,7 @@ def _about(fit: Fit) -> dict[str, Any]:
     about: dict[str, Any] = {
         "runs": len(fit.runs),
         "loss": str(fit.loss),
+        "residuals": "log" if fit.form.logs else "linear",
         "objective": _rounded(fit.objective),
         "starts": fit.search.starts,
         "share_at_best": _rounded(fit.search.share_at_best),

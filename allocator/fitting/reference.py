@@ -1,9 +1,11 @@
 """The compute-optimal model that a fit implies at a reference budget C = 6 N D."""
 
 import math
+from functools import partial
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from allocator.fitting.form import Form
@@ -46,6 +48,16 @@ def log_optimum(form: Form, values: Float[Array, " parameters"], at_flop: float)
         slope = law.log_optimal_tokens(jnp.ones(())) - first
         log_n = (log_product - first) / (1 + slope)
     return jnp.stack([log_n, log_product - log_n])
+
+
+def log_optima(form: Form, values: np.ndarray, at_flop: float) -> np.ndarray:
+    """Logs of (N*, D*) for each row of fitted values."""
+    return np.asarray(_log_optima(form, jnp.asarray(values), at_flop))
+
+
+@partial(jax.jit, static_argnums=(0, 2))
+def _log_optima(form, values, at_flop):
+    return jax.vmap(lambda row: log_optimum(form, row, at_flop))(values)
 
 
 def _search(form: Form, values, log_product: float, steps: int = 90):

@@ -79,15 +79,16 @@ class Fit:
     def interval(self, name: str, level: float = 0.95) -> tuple[float, float]:
         """Bootstrap interval of a parameter, or of `n_active`, `d_pretrain` or `tokens_per_param` at the budget."""
         if name in self.form.names:
-            return interval(self.draws[:, self.form.names.index(name)], level)
-        if self.optimum_draws is None:
+            i = self.form.names.index(name)
+            return interval(self.draws[:, i], float(self.values[i]), level)
+        if self.optimum is None or self.optimum_draws is None:
             raise FitError("no_optimum", f"{name}: a {self.form.name} law implies no compute-optimal model")
-        n, d = self.optimum_draws.T
-        quantities = {"n_active": n, "d_pretrain": d, "tokens_per_param": d / n}
+        (n, d), (best_n, best_d) = self.optimum_draws.T, self.optimum
+        quantities = {"n_active": (n, best_n), "d_pretrain": (d, best_d), "tokens_per_param": (d / n, best_d / best_n)}
         if name not in quantities:
             raise FitError("parameter", f"{name!r} is not known; must be one of "
                            f"{', '.join((*self.form.names, *quantities))}")  # fmt: skip
-        return interval(quantities[name], level)
+        return interval(*quantities[name], level)
 
     @property
     def objective(self) -> float:
@@ -103,9 +104,17 @@ class Fit:
 
     @cached_property
     def residual(self) -> np.ndarray:
-        """Observed less predicted: of logs for a positive law, else in the target's unit."""
+        """Observed less predicted: of logs, or in the target's unit where the form's residuals are linear."""
         observed = self.runs.columns[self.form.target.name]
-        return np.log(observed) - np.log(self.predicted) if self.form.positive else observed - self.predicted
+        return np.log(observed) - np.log(self.predicted) if self.form.logs else observed - self.predicted
+
+    @cached_property
+    def r_squared(self) -> float:
+        """Share of the variance explained, in the scale of the residuals; NaN where all targets are equal."""
+        observed = self.runs.columns[self.form.target.name]
+        observed = np.log(observed) if self.form.logs else observed
+        spread = float(np.sum((observed - observed.mean()) ** 2))
+        return 1 - float(np.sum(self.residual**2)) / spread if spread > 0 else float("nan")
 
     def law(self) -> PretrainingLaw:
         """The pre-training law L0(N, D), to plan with; raises `FitError` where this form holds none."""
@@ -166,6 +175,7 @@ class Fit:
             "stderr": {name: _finite([value])[0] for name, value in self.stderr.items()},
             "objective": self.objective,
             "reduction": self.reduction,
+            "r_squared": _finite([self.r_squared])[0],
             "optimum": self.optimum_dict(),
             "search": {
                 "starts": self.search.starts,

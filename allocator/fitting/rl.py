@@ -66,6 +66,7 @@ RL_SIGMOID = Form(
     ),
     _sigmoid,
     positive=False,
+    read_at_unit=False,
 )
 
 RL_TOKENS = Column("d_rl", "token", "ratio", lowest=0.0)

@@ -80,7 +80,9 @@ def read(
     for name in extra:
         if name not in frame.columns:
             raise FitError("missing_column", f"{name}: no such column; found {_found(frame)}")
-        values[name] = frame[name].astype(str).to_numpy()[kept]
+        if name not in values:
+            numeric = frame[name].dtype.kind in "iuf"
+            values[name] = frame[name].astype(float if numeric else str).to_numpy()[kept]
     # The order of the sums must not be the table's: runs are sorted by what they hold.
     order = np.lexsort([values[name] for name in reversed(list(values))])
     runs = Runs({name: column[order] for name, column in values.items()}, np.flatnonzero(kept)[order], tuple(notes))

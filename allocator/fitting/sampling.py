@@ -62,5 +62,7 @@ def pass_table(frame: "pd.DataFrame", by: Sequence[str], ks: Sequence[int]) -> "
         rates = frame[list(by)].assign(
             k=float(k), rate=unbiased_pass_at_k(frame["n_samples"].to_numpy(), frame["n_correct"].to_numpy(), k)
         )
-        parts.append(rates.groupby([*by, "k"], as_index=False).agg(pass_at_k=("rate", "mean"), problems=("rate", "size")))
+        parts.append(
+            rates.groupby([*by, "k"], as_index=False).agg(pass_at_k=("rate", "mean"), problems=("rate", "size"))
+        )
     return pd.concat(parts, ignore_index=True)

@@ -1,7 +1,9 @@
 """Runs in units of their own, so that a fit does not depend on the units of the table."""
 
+from functools import partial
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
@@ -29,7 +31,7 @@ def scale(form: Form, runs: Runs) -> Scaled:
         values = runs.columns[column.name]
         centre, spread = _centre_and_spread(column, runs.columns[column.like or column.name])
         rows[column.name] = _apply(column, values, centre, spread)
-        unit = np.full(count, 1.0 if column.scaling in ("log", "plain") else 0.0)
+        unit = np.full(count, form.unit_point if column.scaling in ("log", "plain") else 0.0)
         if column.name == "n_active" and form.sizes:
             unit = np.array(form.sizes)
         unit_rows[column.name] = _apply(column, unit, centre, spread)
@@ -56,6 +58,7 @@ def scale(form: Form, runs: Runs) -> Scaled:
     )
 
 
+@partial(jax.jit, static_argnums=0)
 def physical(form: Form, theta: Float[Array, " parameters"], scaled: Scaled) -> Float[Array, " parameters"]:
     """Parameters in the units of the table, from estimates."""
     m = len(form.linear)
@@ -65,7 +68,7 @@ def physical(form: Form, theta: Float[Array, " parameters"], scaled: Scaled) -> 
     ]
     if m == 0:
         return jnp.stack(shape)
-    read = jnp.diagonal(form.terms(theta[m:], scaled.unit_rows))
+    read = _at_unit(form, theta[m:], scaled)
     if form.positive:
         logs = theta[:m] + read + scaled.offset
         decades = jnp.array([parameter.decades for parameter in form.linear])
@@ -75,6 +78,7 @@ def physical(form: Form, theta: Float[Array, " parameters"], scaled: Scaled) -> 
     return jnp.concatenate([coefficients, jnp.stack(shape)]) if shape else coefficients
 
 
+@partial(jax.jit, static_argnums=0)
 def pin(
     form: Form,
     theta: Float[Array, " parameters"],
@@ -92,7 +96,7 @@ def pin(
     shape = jnp.where(known[m:], shape, theta[m:])
     if m == 0:
         return shape
-    read = jnp.diagonal(form.terms(shape, scaled.unit_rows))
+    read = _at_unit(form, shape, scaled)
     if form.positive:
         decades = jnp.array([parameter.decades for parameter in form.linear])
         logs = jnp.where(decades, given[:m] * jnp.log(10.0), jnp.log(jnp.where(decades, 1.0, given[:m])))
@@ -100,6 +104,13 @@ def pin(
     else:
         linear = given[:m] / (jnp.abs(read) * scaled.unit)
     return jnp.concatenate([jnp.where(known[:m], linear, theta[:m]), shape])
+
+
+def _at_unit(form: Form, shape: Float[Array, " shape"], scaled: Scaled) -> Float[Array, " terms"]:
+    """Each term (its log, for a positive form) at the point where its coefficient is told."""
+    if not form.read_at_unit:
+        return jnp.ones(len(form.linear))
+    return jnp.diagonal(form.terms(shape, scaled.unit_rows))
 
 
 def _centre_and_spread(column: Column, values: np.ndarray) -> tuple[float, float]:

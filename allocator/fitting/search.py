@@ -1,6 +1,7 @@
 """The best fit from many starts."""
 
 from dataclasses import dataclass
+from functools import partial
 from itertools import combinations
 
 import jax
@@ -35,7 +36,7 @@ class Search:
 def starting_points(form: Form, scaled: Scaled, count: int, seed: int) -> np.ndarray:
     """Sobol points over the shape parameters, each with the linear parameters that fit best (variable projection)."""
     low, high = np.array([parameter.start for parameter in form.parameters], float).T
-    sampler = qmc.Sobol(len(low), seed=np.random.default_rng(seed))
+    sampler = qmc.Sobol(len(low), rng=np.random.default_rng(seed))
     points = qmc.scale(sampler.random_base2(max(int(np.ceil(np.log2(count))), 0))[:count], low, high)
     m = len(form.linear)
     if m == 0 or form.combine is not None:
@@ -45,6 +46,7 @@ def starting_points(form: Form, scaled: Scaled, count: int, seed: int) -> np.nda
     return np.column_stack([np.clip(best, bounds_low, bounds_high), points[:, m:]])
 
 
+@partial(jax.jit, static_argnums=0)
 def _project(form: Form, scaled: Scaled, points):
     """Coefficients by weighted least squares at each point's shape; >= 0 for a positive form."""
     m = len(form.linear)
@@ -76,7 +78,7 @@ def _project(form: Form, scaled: Scaled, points):
         best = found[jnp.argmin(misfits)]
         return jnp.log(jnp.maximum(best, 1e-12)) if form.positive else best
 
-    return jax.jit(jax.vmap(one))(points)
+    return jax.vmap(one)(points)
 
 
 def search(form: Form, loss: Loss, scaled: Scaled, *, starts: int, seed: int, pinned: np.ndarray) -> Search:
@@ -86,8 +88,8 @@ def search(form: Form, loss: Loss, scaled: Scaled, *, starts: int, seed: int, pi
     values = np.where(np.isfinite(found.objective), found.objective, np.inf)
     order = np.argsort(values, kind="stable")
     theta, value = _polish(form, loss, scaled, pinned, found, int(order[0]))
-    problem = _problem(scaled, pinned)
-    flat = np.asarray(relative_gradient(form, loss, problem, jnp.asarray(theta)))
+    problem = _problem(loss, scaled, pinned)
+    flat = np.asarray(relative_gradient(form, problem, jnp.asarray(theta)))
     at_bound = np.asarray(found.at_bound[order[0]])
     free = ~at_bound & ~np.isfinite(pinned)
     same = values <= value + SAME * abs(value)
@@ -96,25 +98,33 @@ def search(form: Form, loss: Loss, scaled: Scaled, *, starts: int, seed: int, pi
                   np.asarray(found.theta)[far[:3]])  # fmt: skip
 
 
-def _problem(scaled: Scaled, pinned: np.ndarray) -> Problem:
-    return Problem(scaled, jnp.ones(len(scaled.target)), jnp.asarray(pinned))
+def _problem(loss: Loss, scaled: Scaled, pinned: np.ndarray) -> Problem:
+    numbers = jnp.asarray(loss.delta, float), jnp.asarray(loss.overestimate, float)
+    return Problem(scaled, jnp.ones(len(scaled.target)), jnp.asarray(pinned), *numbers)
 
 
 def _polish(form, loss, scaled, pinned, found: Minimum, best: int) -> tuple[np.ndarray, float]:
     """scipy's exact trust region on the free coordinates; kept only where it is lower."""
-    theta, problem = np.asarray(found.theta[best]), _problem(scaled, pinned)
+    theta, problem = np.asarray(found.theta[best]), _problem(loss, scaled, pinned)
     free = ~(np.isfinite(pinned) | np.asarray(found.at_bound[best]))
     value = float(found.objective[best])
     if not free.any() or value == 0:
         return theta, value
-    delta = jnp.asarray(loss.delta, float)
 
-    def function(x):
-        return objective(form, loss, problem, jnp.asarray(theta).at[np.flatnonzero(free)].set(x), delta) / abs(value)
+    where = np.flatnonzero(free)
 
-    gradient = jax.jit(jax.grad(function))
-    result = minimize(jax.jit(function), theta[free], jac=gradient, hess=jax.jit(jax.jacfwd(gradient)),
-                      method="trust-exact", options={"gtol": 1e-12, "maxiter": 200})  # fmt: skip
+    def whole_of(x):
+        return jnp.asarray(theta).at[where].set(x)
+
+    def value_and_gradient(x):
+        at, slope, _ = _derivatives(form, problem, whole_of(x))
+        return float(at) / abs(value), np.asarray(slope)[where] / abs(value)
+
+    def hessian(x):
+        return np.asarray(_derivatives(form, problem, whole_of(x))[2])[np.ix_(where, where)] / abs(value)
+
+    result = minimize(value_and_gradient, theta[free], jac=True, hess=hessian, method="trust-exact",
+                      options={"gtol": 1e-12, "maxiter": 200})  # fmt: skip
     low, high = box(form)
     whole = np.array(theta)
     whole[free] = result.x
@@ -122,3 +132,10 @@ def _polish(form, loss, scaled, pinned, found: Minimum, best: int) -> tuple[np.n
     if result.fun * abs(value) < value and np.all(whole >= low) and np.all(whole <= high):
         return whole, float(result.fun * abs(value))
     return theta, value
+
+
+@partial(jax.jit, static_argnums=0)
+def _derivatives(form, problem, theta):
+    function = partial(objective, form, problem)
+    value, gradient = jax.value_and_grad(function)(theta, problem.delta)
+    return value, gradient, jax.jacfwd(jax.grad(function))(theta, problem.delta)

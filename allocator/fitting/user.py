@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from typing import Literal
 
 import jax.numpy as jnp
 
@@ -18,12 +19,13 @@ def user_form(
     inputs: Sequence[str] = ("n_active", "d_tokens"),
     name: str = "user",
     target: str = "loss",
+    residuals: Literal["log", "linear"] = "log",
 ) -> Form:
     """A form from `function(parameters, columns)`, both dictionaries, which returns the loss of every run.
 
     `parameters` gives for each name the range in which starts are drawn, in the units of the table. A range above 0
-    makes a parameter positive, estimated in logs; estimates may leave the range. Residuals are taken in logs, so the
-    loss must be > 0. Raises `FitError` where a range is none.
+    makes a parameter positive, estimated in logs; estimates may leave the range. Residuals are taken in logs, for which
+    the target must be > 0, or `linear`. Raises `FitError` where a range is none.
     """
     specs = []
     for key, ends in parameters.items():
@@ -42,7 +44,9 @@ def user_form(
     def terms(shape, rows):
         values = {spec.name: jnp.exp(shape[i]) if spec.log else shape[i] for i, spec in enumerate(specs)}
         loss = jnp.asarray(function(values, {column: rows[column] for column in inputs}))
-        return jnp.log(loss)[None, :]
+        return (jnp.log(loss) if residuals == "log" else loss)[None, :]
 
     columns = tuple(Column(column, "", "plain", lowest=0.0) for column in inputs)
-    return Form(name, "a user's law", "as the function says", columns, Column(target, ""), (), tuple(specs), terms)
+    observed = Column(target, "", "log" if residuals == "log" else "plain")
+    return Form(name, "a user's law", "as the function says", columns, observed, (), tuple(specs), terms,
+                positive=residuals == "log")  # fmt: skip

@@ -11,6 +11,7 @@ from allocator.laws.loss_to_error import LossToError
 # kind of a law file -> (class, {parameter in the file: field of the class})
 _KINDS = {
     "chinchilla": (Chinchilla, {"E": "e", "A": "a", "B": "b", "alpha": "alpha", "beta": "beta"}),
+    "t2-loss": (Chinchilla, {"E": "e", "A": "a", "B": "b", "alpha": "alpha", "beta": "beta"}),
     "gadre": (Gadre, {"E": "e", "p": "p", "q": "q", "h": "h"}),
 }
 
@@ -20,6 +21,8 @@ def pretraining_law(name: str, kind: str, parameters: Mapping[str, float]) -> Pr
     if kind not in _KINDS:
         raise CatalogError(f"law {name}: kind {kind!r} is not a pre-training loss; known kinds: {', '.join(_KINDS)}")
     law, fields = _KINDS[kind]
+    if kind == "t2-loss":  # its term in k belongs to test time
+        parameters = {key: value for key, value in parameters.items() if key in fields}
     if set(parameters) != set(fields):
         raise CatalogError(f"law {name}: parameters {sorted(parameters)} must be exactly {sorted(fields)}")
     return law(**{fields[key]: float(value) for key, value in parameters.items()})

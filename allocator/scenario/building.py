@@ -119,7 +119,8 @@ def _assumed(scenario: Scenario, user_law: bool) -> tuple[str, ...]:
             if terms is not None and terms.source is None:
                 paths += [f"law.{name}.{key}" for key in _ASSUMED_TERMS if key in terms.model_fields_set]
         paths += ["law.overlap"] if law.overlap else []
-        paths += [f"law.sampling.{key}" for key in sorted(law.sampling.model_fields_set)] if law.sampling else []
+        if law.sampling is not None and law.sampling.source is None:
+            paths += [f"law.sampling.{key}" for key in sorted(law.sampling.model_fields_set)]
     hardware = scenario.hardware
     if (user_law or law.rl is not None) and "flop_per_param_token" not in scenario.rl.model_fields_set:
         paths.append("rl.flop_per_param_token")

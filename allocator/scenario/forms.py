@@ -25,15 +25,19 @@ _THETAS = frozenset(f"sampling.th{i}" for i in range(5))
 FORMS: Mapping[str, Form] = {
     "product": Form(_BOTH | {"overlap"}, needs_with=_EXPONENTS),
     "additive": Form(_BOTH | {"rl.scale", "test_time.scale"}, needs_with=_EXPONENTS | {"rl.scale", "test_time.scale"}),
-    "shared": Form(_BOTH | {"overlap", "sampling.scale"}, needs=frozenset({"sampling.scale"}), needs_with=_EXPONENTS),
+    "shared": Form(
+        _BOTH | {"overlap", "sampling.scale", "sampling.source"},
+        needs=frozenset({"sampling.scale"}),
+        needs_with=_EXPONENTS,
+    ),
     "coverage": Form(
-        _BOTH | {"overlap", "sampling.guess", "sampling.slope", "link"},
+        _BOTH | {"overlap", "sampling.guess", "sampling.slope", "sampling.source", "link"},
         needs=frozenset({"sampling.guess", "sampling.slope"}),
         needs_with=_EXPONENTS,
         k_at_least_one=True,
     ),
     "pass-at-k": Form(
-        frozenset({"rl.scale_tokens", "rl.source", "sampling.rl_logit_exponent"}) | _THETAS,
+        frozenset({"rl.scale_tokens", "rl.source", "sampling.rl_logit_exponent", "sampling.source"}) | _THETAS,
         needs=_THETAS,
         k_at_least_one=True,
         uses_k=True,

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ValidationError
 
 from allocator import catalog
 from allocator.errors import ScenarioError
+from allocator.scenario.fits import expand
 from allocator.scenario.rules import EITHER_OR, faults
 from allocator.scenario.schema import Bounds, Scenario
 
@@ -38,6 +39,7 @@ def load(source: str | Path, *, overrides: Sequence[str] = ()) -> Scenario:
 def from_values(values: Mapping[str, Any], *, folder: Path = Path()) -> Scenario:
     """Check nested values and build a scenario; raise `ScenarioError` naming every fault."""
     lines, scenario = [], None
+    values = expand(values, folder)
     try:
         scenario = Scenario.model_validate(values)
     except ValidationError as error:

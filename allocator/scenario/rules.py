@@ -39,6 +39,7 @@ EITHER_OR: tuple[tuple[tuple[str, ...], ...], ...] = (
     (("inference.overhead",), ("inference.mfu",), ("hardware.inference.mfu",), ("inference.roofline",)),
     (("inference.prefill_overhead",), ("inference.prefill_mfu",)),
     (("pretraining.mfu",), ("hardware.mfu",), ("hardware.pretraining.mfu",), ("pretraining.roofline",)),
+    (("law.rl.exponent",), ("law.rl.fit",)),
 )
 
 

@@ -61,6 +61,7 @@ class Sampling(_Section):
     th3: float | None = None
     th4: float | None = None
     rl_logit_exponent: Positive | None = None
+    source: str | None = None
 
 
 class LawSection(_Section):

@@ -145,7 +145,7 @@ def bootstrap(frame: pd.DataFrame, about: str) -> Any:
         marks = [_numbers(part, "low"), _numbers(part, "high"), np.array([first["estimate"], *ends])]
         words = [*textwrap.wrap(str(first["title"]), width // 6)]
         if first["beyond"]:
-            words.append(f"{first['beyond']} refits lie beyond")
+            words.append(f"{first['beyond']} beyond the axis")
         x = _quantity(alt.X, "low", words, marks, log)
         top = 1.08 * float(_numbers(part, "count").max())
         y = alt.Y("count:Q", title="refits" if i % columns == 0 else None).scale(domain=[0, top], nice=False)

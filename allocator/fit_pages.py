@@ -1,8 +1,10 @@
 """A fit as files: one page that needs no network, tables as CSV, charts as SVG and PNG."""
 
 import json
+import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from html import escape
 from typing import Any
 
@@ -247,7 +249,8 @@ def _findings(fit: Fit) -> str:
         return "<p>Nothing was found that speaks against the fit.</p>"
     items = []
     for note in fit.notes:
-        advice = f'<br><span class="do">{escape(ADVICE[note.code])}</span>' if note.code in ADVICE else ""
+        words = re.sub(r"--[a-z-]+", r"<code>\g<0></code>", escape(ADVICE.get(note.code, "")))
+        advice = f'<br><span class="do">{words}</span>' if words else ""
         kind = ' class="bad"' if note.code in GRAVE else ""
         items.append(f"<li{kind}><code>{escape(note.code)}</code> {escape(note.message)}.{advice}</li>")
     return f"<ul>{''.join(items)}</ul>"
@@ -350,7 +353,9 @@ def _table(heads: Sequence[str], rows: Sequence[Sequence[str]], kind: str = "") 
 def _span(low: float, high: float, *, unknown: str = "", counts: bool = False) -> str:
     write = short_count if counts else significant
     ends = [write(end) if np.isfinite(end) else unknown for end in (low, high)]
-    return f"{ends[0]} to {ends[1]}" if all(ends) else ""
+    if not all(ends) or ends == [unknown, unknown]:
+        return unknown
+    return f"{ends[0]} to {ends[1]}"
 
 
 def _counted(count: int, noun: str) -> str:
@@ -364,6 +369,7 @@ def _script_safe(text: str) -> str:
     return text
 
 
+@cache
 def _bundle() -> str:
     """Vega, Vega-Lite and Vega-Embed as one script."""
     import vl_convert
@@ -391,7 +397,7 @@ th { font-weight: 600; color: #555; }
 dl { display: grid; grid-template-columns: minmax(7rem, max-content) minmax(0, 1fr); gap: .2rem 1rem; margin: 0; }
 dt { color: #555; } dd { margin: 0; }
 ul { padding-left: 1.2rem; } li { margin: .5rem 0; } li.bad { border-left: 4px solid #b35900; padding-left: .5rem; }
-.do { color: #333; font-weight: 600; } .remark { color: #555; font-size: .9rem; }
+.do { color: #333; font-weight: 600; } .do code { white-space: nowrap; } .remark { color: #555; font-size: .9rem; }
 pre { background: #f6f6f6; padding: .6rem; white-space: pre-wrap; overflow-wrap: anywhere; }
 code, pre { font-size: .88rem; } figure { margin: 1rem 0 2rem; }
 .vega-embed details { top: 0; }

@@ -52,16 +52,11 @@ class AgainstLever:
 
 
 def runs(fit: "Fit") -> pd.DataFrame:
-    """The runs with observed, predicted, residual and, where they have both, tokens per parameter."""
+    """`Fit.table` with the target once more as `observed` and, where there are both, tokens per parameter."""
     table = fit.table()
-    frame = pd.DataFrame({"row": fit.runs.row + 1, "observed": fit.runs.columns[fit.form.target.name]})
-    for column in fit.form.inputs:
-        frame[column.name] = fit.runs.columns[column.name]
-    if {"n_active", "d_tokens"} <= set(frame.columns):
-        frame["tokens_per_param"] = frame["d_tokens"] / frame["n_active"]
-    frame = frame.assign(predicted=fit.predicted, residual=fit.residual).sort_values("row", ignore_index=True)
-    extra = [name for name in table.columns if name not in frame.columns and name != fit.form.target.name]
-    return frame.join(table[extra])
+    if {"n_active", "d_tokens"} <= set(table.columns):
+        table = table.assign(tokens_per_param=table["d_tokens"] / table["n_active"])
+    return table.assign(observed=table[fit.form.target.name])
 
 
 def target_title(fit: "Fit") -> str:

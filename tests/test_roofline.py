@@ -24,7 +24,7 @@ from allocator.roofline.memory import free_bytes, largest_batch, largest_size
 from allocator.roofline.mfu import RooflineMfu, mfu_slope
 from allocator.roofline.operation import Operation
 from allocator.roofline.prefill import prefill_mfu, prefill_step
-from allocator.roofline.shape import WEIGHT_BYTES, Shape, ShapeFamily, shape
+from allocator.roofline.shape import WEIGHT_BYTES, Dimensions, Shape, ShapeFamily, shape
 from allocator.roofline.step import decode_mfu, decode_step
 from allocator.roofline.training import training_mfu
 from allocator.scenario.reading import from_values
@@ -46,9 +46,14 @@ SHAPES = {"dense": LLAMA, "experts, MLA": DEEPSEEK, "windows": GEMMA, "experts, 
           "linear states": shape(MODELS["minimax-m1"])}  # fmt: skip
 
 
+PLAIN = Dimensions(
+    layers=1.0, moe_layers=0.0, d_model=1.0, kv_heads=1.0, experts=0.0, destinations=0.0, query_heads=1.0
+)
+
+
 def dense(n: float, kv_elements: float = 1e-9, attention: float = 0.0) -> Shape:
     """A dense model by its figures; by default without cache and attention."""
-    return Shape(n, n, 0.0, 1.0, kv_elements, 0.0, 0.0, attention, 0.0)
+    return Shape(n, n, 0.0, 1.0, kv_elements, 0.0, 0.0, attention, 0.0, n, PLAIN)
 
 
 def operation(flop_per_s=9.89e14, bw=3.35e12, *, chips=1.0, batch=1.0, context=1.0, weight=2.0, kv=2.0, hbm=80e9,
@@ -58,7 +63,8 @@ def operation(flop_per_s=9.89e14, bw=3.35e12, *, chips=1.0, batch=1.0, context=1
 
 def decode(model: Shape, op: Operation) -> list[float]:
     """Step time, memory time, compute time."""
-    return [float(part) for part in decode_step(model, op)]
+    step = decode_step(model, op)
+    return [float(part) for part in (step.step_s, step.memory_s, step.compute_s)]
 
 
 # --- rows of the book: what the row's own inputs give ---
@@ -191,7 +197,7 @@ def crossing(model: Shape, op: Operation) -> float:
 def sparse(n_active: float, n_total: float, experts: float = 256.0) -> Shape:
     """All of the parameters in experts."""
     share = n_active / n_total
-    return Shape(n_active, 1e-3, n_total, share, 1e-9, 0.0, 0.0, 0.0, 0.0)
+    return Shape(n_active, 1e-3, n_total, share, 1e-9, 0.0, 0.0, 0.0, 0.0, n_active, PLAIN)
 
 
 @pytest.mark.parametrize("sparsity", [1.0, 4.0, 8.0, 18.1])
@@ -252,7 +258,7 @@ def test_b20_twice_the_balanced_context_halves_mfu():
     """Cache alone balances compute at 100k tokens; at 200k MFU is half."""
     n, f, bw = 1e11, 9.89e14, 3.35e12
     kv = 2 * n * bw / (f * 1e5)
-    model = Shape(n, 1e-3, 0.0, 1.0, kv / 2, 0.0, 0.0, 0.0, 0.0)  # weights negligible
+    model = Shape(n, 1e-3, 0.0, 1.0, kv / 2, 0.0, 0.0, 0.0, 0.0, n, PLAIN)  # weights negligible
     mfu = [float(decode_mfu(model, operation(f, bw, batch=1e3, context=c))) for c in (5e4, 1e5, 2e5)]
     assert mfu == pytest.approx([1.0, 1.0, float(LECTURE["B20"]["expected"])], rel=1e-9)
 
@@ -273,8 +279,8 @@ def test_b08_cost_per_token_has_a_floor():
 
 def test_attention_equals_the_weights_at_54k_in_decode_and_108k_in_prefill_and_training():
     """model.md, section 3, for Llama-3-70B; against P07, which says millions."""
-    at = 2 * float(LLAMA.n_active) / (4 * 128 * 64 * 80)
-    assert at == pytest.approx(54e3, rel=0.01)
+    at = 2 * float(LLAMA.n_compute) / (4 * 128 * 64 * 80)
+    assert at == pytest.approx(54e3, rel=0.02)
     decoded = [decode(LLAMA, operation(context=c))[2] for c in (1e-9, at)]
     assert decoded[1] / decoded[0] == pytest.approx(2, rel=1e-9)
     for run in (lambda c: float(prefill_step(LLAMA, operation(context=c)).compute_s) / c,
@@ -297,7 +303,7 @@ def test_shared_weights_and_visited_experts_make_the_active_parameters(name: str
 @given(st.floats(1, 1e6), st.floats(1e-3, 1))
 def test_experts_touched_match_mpmath(tokens: float, share: float):
     """f(B) = 1 - (1 - k/E)^B under uniform routing."""
-    model = Shape(1e9, 2e9, 3e10, share, 1.0, 0.0, 0.0, 0.0, 0.0)
+    model = Shape(1e9, 2e9, 3e10, share, 1.0, 0.0, 0.0, 0.0, 0.0, 1e9, PLAIN)
     with mpmath.workdps(50):
         touched = 1 - (1 - mpmath.mpf(share)) ** mpmath.mpf(tokens)
         want = float(mpmath.mpf(1.5) * (mpmath.mpf(2e9) + mpmath.mpf(3e10) * touched))
@@ -348,8 +354,8 @@ def test_family_grows_by_its_exponents(name: str, log_n: float, factor: float):
     small, large = family.at(log_n), family.at(log_n + math.log(factor))
     exponents = {"n_active": 1, "n_shared": 1, "n_routed": 1, "routed_share": 0, "kv_elements_per_token": 1 / 3,
                  "kv_elements_window": 1 / 3, "window": 0, "attention_flop": 2 / 3,
-                 "attention_flop_window": 2 / 3}  # fmt: skip
-    assert set(exponents) == set(Shape.__dataclass_fields__)
+                 "attention_flop_window": 2 / 3, "n_compute": 1}  # fmt: skip
+    assert {*exponents, "dimensions"} == set(Shape.__dataclass_fields__)
     for field, exponent in exponents.items():
         before, after = float(getattr(small, field)), float(getattr(large, field))
         assert after == pytest.approx(before * factor**exponent, rel=1e-11)
@@ -386,8 +392,9 @@ def test_mfu_never_exceeds_its_compute_efficiency(name, log_n, batch, context, c
 
 def test_mfu_by_hand():
     """Llama-3.1-70B, 8 H100 in bf16: 64 sequences of 4,096 tokens in decode, 4 prompts of 2,048 in prefill."""
-    n, a = 70552387584, 4 * 128 * 64 * 80
-    memory = (2 * n + 64 * 327680 * 4096) / (8 * 3.35e12)
+    total, a = 70552387584, 4 * 128 * 64 * 80
+    n = total - 128256 * 8192  # the input embedding is a look-up
+    memory = (2 * total + 64 * 327680 * 4096) / (8 * 3.35e12)
     compute = 64 * (2 * n + a * 4096) / (8 * 9.89e14)
     assert decode(LLAMA, operation(chips=8, batch=64, context=4096)) == pytest.approx(
         [max(memory, compute), memory, compute], rel=1e-12
@@ -479,7 +486,7 @@ def test_slopes_of_decode_mfu_in_its_limits():
     """Weights alone: MFU = B F-free of N, slope 0; cache alone: 2 N B/(F kv) with kv as N^(1/3), slope 2/3."""
     weights = RooflineMfu(ShapeFamily(dense(7e10)), operation(batch=1.0), "decode")
     assert float(mfu_slope(weights, math.log(7e10))) == pytest.approx(0, abs=1e-9)
-    heavy = Shape(7e10, 1.0, 0.0, 1.0, 1e6, 0.0, 0.0, 0.0, 0.0)
+    heavy = Shape(7e10, 1.0, 0.0, 1.0, 1e6, 0.0, 0.0, 0.0, 0.0, 7e10, PLAIN)
     cached = RooflineMfu(ShapeFamily(heavy), operation(batch=1e3, context=1e6), "decode")
     assert float(mfu_slope(cached, math.log(7e10))) == pytest.approx(2 / 3, rel=1e-6)
 

@@ -72,7 +72,7 @@ def compare(recipe: Recipe, folder: Path | None = None) -> Choices:
     spread = 1.4826 * np.median(np.abs(everything.residual - np.median(everything.residual)))
     outlying = everything.runs.row[np.abs(everything.residual) > OUTLIER * spread]
     if len(outlying):
-        kept = whole.drop(index=whole.index[outlying])
+        kept = whole.drop(index=outlying)
         tables[f"without {len(outlying)} residuals beyond {OUTLIER:g} robust deviations"] = kept
     rows = [_row(first, "recipe", recipe.loss)]
     for name, table in tables.items():

@@ -51,9 +51,11 @@ def profiles(fit: Fit, parameters: tuple[str, ...] | None = None, points: int = 
     pinned = np.tile(fit.pinned, (len(wanted) * points, 1))
     for i, (name, grid) in enumerate(zip(wanted, grids, strict=True)):
         pinned[i * points : (i + 1) * points, fit.form.names.index(name)] = grid
-    starts = np.tile(fit.search.theta, (len(pinned), 1))
-    found = descend_all(fit.form, fit.loss, fit.scaled, starts, pinned=pinned)
-    objective = np.asarray(jax.device_get(found.objective)).reshape(len(wanted), points)
+    found = [
+        descend_all(fit.form, fit.loss, fit.scaled, np.tile(start, (len(pinned), 1)), pinned=pinned).objective
+        for start in (fit.search.theta, *fit.search.others)
+    ]
+    objective = np.nanmin(np.array(jax.device_get(found)), axis=0).reshape(len(wanted), points)
     return [Profile(name, grid, _deviance(fit, row)) for name, grid, row in zip(wanted, grids, objective, strict=True)]
 
 
@@ -90,11 +92,12 @@ def _grid(fit: Fit, name: str, points: int) -> np.ndarray:
     grid = np.concatenate(
         [np.linspace(centre - below, centre, points - half), np.linspace(centre, centre + above, half + 1)[1:]]
     )
-    if logged:
-        return np.exp(grid)
-    low, high = parameter.bounds
-    scale = float(fit.scaled.shape_scales[i - m]) if i >= m else float(fit.scaled.unit)
-    return np.clip(grid, low * scale, high * scale) if i >= m else grid
+    if i >= m:  # a shape parameter stays in its range; a coefficient's depends on the others
+        low, high = parameter.bounds
+        scale = float(fit.scaled.shape_scales[i - m])
+        ends = (low + np.log(scale), high + np.log(scale)) if logged else (low * scale, high * scale)
+        grid = np.clip(grid, *ends)
+    return np.exp(grid) if logged else grid
 
 
 def _crossing(values: np.ndarray, deviance: np.ndarray, limit: float) -> float:

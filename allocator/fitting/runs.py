@@ -85,7 +85,8 @@ def read(
             values[name] = frame[name].astype(float if numeric else str).to_numpy()[kept]
     # The order of the sums must not be the table's: runs are sorted by what they hold.
     order = np.lexsort([values[name] for name in reversed(list(values))])
-    runs = Runs({name: column[order] for name, column in values.items()}, np.flatnonzero(kept)[order], tuple(notes))
+    rows = _row_numbers(frame)[kept][order] - 1
+    runs = Runs({name: column[order] for name, column in values.items()}, rows, tuple(notes))
     return Runs(runs.columns, runs.row, runs.notes + tuple(_suspicions(runs, needed)))
 
 
@@ -99,6 +100,16 @@ def _spelling(frame: "pd.DataFrame", name: str) -> str | None:
 def _found(frame: "pd.DataFrame") -> str:
     names = [str(name) for name in frame.columns]
     return ", ".join(names[:20]) + (", ..." if len(names) > 20 else "") or "no columns"
+
+
+def _row_numbers(frame: "pd.DataFrame") -> np.ndarray:
+    """Rows counted from 1; a filtered table keeps its file's numbers, which are in its index."""
+    numbered = frame.index.is_unique and frame.index.dtype.kind == "i"
+    return (frame.index.to_numpy() if numbered else np.arange(len(frame))) + 1
+
+
+def _row(frame: "pd.DataFrame", position: int) -> int:
+    return int(_row_numbers(frame)[position])
 
 
 def _numbers(frame: "pd.DataFrame", name: str) -> np.ndarray:
@@ -115,7 +126,9 @@ def _numbers(frame: "pd.DataFrame", name: str) -> np.ndarray:
     wrong = np.isnan(numbers) & ~blank.to_numpy()
     if wrong.any():
         row = int(np.flatnonzero(wrong)[0])
-        raise FitError("not_a_number", f"{name}: row {row + 1} holds {str(column.iloc[row])!r}, must be a number")
+        raise FitError(
+            "not_a_number", f"{name}: row {_row(frame, row)} holds {str(column.iloc[row])!r}, must be a number"
+        )
     return numbers
 
 
@@ -139,7 +152,7 @@ def _lawful(frame, values, needed, read_from, chosen) -> tuple[np.ndarray, list[
         if absent.any():
             kept &= ~absent
             notes.append(Note("incomplete_dropped", f"{int(absent.sum())} runs have no finite {read_from[name]}: left "
-                              f"out (first: row {int(np.flatnonzero(absent)[0]) + 1})", path=name,
+                              f"out (first: row {_row(frame, int(np.flatnonzero(absent)[0]))})", path=name,
                               value=int(absent.sum())))  # fmt: skip
     rules = {column.name: column for column in needed}
     for name, column in values.items():
@@ -157,7 +170,7 @@ def _lawful(frame, values, needed, read_from, chosen) -> tuple[np.ndarray, list[
             words.append(f"<= {high:g}")
         if bad.any():
             row = int(np.flatnonzero(bad)[0])
-            raise FitError("out_of_range", f"{read_from[name]}: row {row + 1} holds {column[row]:g}, must be "
+            raise FitError("out_of_range", f"{read_from[name]}: row {_row(frame, row)} holds {column[row]:g}, must be "
                            f"{' and '.join(words)}")  # fmt: skip
     if "pass_at_k" in values:
         ends = kept & ((values["pass_at_k"] <= 0) | (values["pass_at_k"] >= 1))

@@ -24,6 +24,7 @@ class Operation(eqx.Module):
     compute_efficiency: float = 1.0
     memory_efficiency: float = 1.0
     usable_memory: float = 0.9  # of HBM, after activations and reserve; assumed
+    layer_latency_s: float = 0.0  # fixed time of a layer, whatever its size
 
     def __check_init__(self):
         names = ("chips", "batch", "context", "bytes_per_weight", "bytes_per_kv_element")

@@ -3,25 +3,34 @@
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from allocator.roofline.layout import Layout
 from allocator.roofline.operation import Operation
 from allocator.roofline.shape import Shape
-from allocator.roofline.step import StepTime
+from allocator.roofline.step import StepTime, network_s, rates, weights_per_chip
 
 
-def prefill_step(shape: Shape, op: Operation) -> StepTime:
-    r"""Time to prefill `batch` prompts of `context` tokens, max form; causal attention sees half the prompt.
+def prefill_step(shape: Shape, op: Operation, layout: Layout | None = None) -> StepTime:
+    r"""Terms of the prefill of `batch` prompts of `context` tokens; causal attention sees half the prompt.
 
     $$t = \max\left(\frac{W}{n\,bw\,e_m},\ \frac{B T (2N + a T/2)}{n\,F\,e_c}\right)$$
     """
     tokens = jnp.asarray(op.batch * op.context, float)
-    flop = tokens * (2 * shape.n_active + shape.attention_flop_per_token(jnp.asarray(op.context / 2, float)))
-    read = shape.weight_bytes(tokens, op.bytes_per_weight)
-    memory = read / (op.chips * op.chip.hbm_bytes_per_s * op.memory_efficiency)
-    compute = flop / (op.chips * op.chip.peak_flop_per_s * op.compute_efficiency)
-    return StepTime(jnp.maximum(memory, compute), memory, compute)
+    bandwidth, peak = rates(op)
+    stages = 1.0 if layout is None else layout.pipeline
+    chips, micro = op.chips / stages, tokens / stages
+    scores = shape.attention_flop_per_token(jnp.asarray(op.context / 2, float))
+    linear, attention = (micro * flop / chips for flop in (2 * shape.n_compute, scores))
+    latency = jnp.asarray(op.layer_latency_s * shape.dimensions.layers)
+    if layout is None:
+        read, network = shape.weight_bytes(micro, op.bytes_per_weight) / chips, jnp.zeros(())
+    else:
+        read = weights_per_chip(shape, op, layout, micro)
+        network = network_s(shape, op, layout, micro * layout.tensor / chips, micro / chips)
+        latency = latency + (stages - 1) * layout.hop_s
+    return StepTime(read / bandwidth, jnp.zeros(()), linear / peak, attention / peak, network, latency)
 
 
-def prefill_mfu(shape: Shape, op: Operation) -> Float[Array, ""]:
+def prefill_mfu(shape: Shape, op: Operation, layout: Layout | None = None) -> Float[Array, ""]:
     """MFU of prefill, 2 N FLOP per token."""
-    step = prefill_step(shape, op).step_s
-    return 2 * shape.n_active * op.batch * op.context / (op.chips * op.chip.peak_flop_per_s * step)
+    step = prefill_step(shape, op, layout).step_s
+    return 2 * shape.n_compute * op.batch * op.context / (op.chips * op.chip.peak_flop_per_s * step)

@@ -12,6 +12,18 @@ from allocator.laws.checks import require_positive
 WEIGHT_BYTES = {"bf16": 2.0, "fp8": 1.0, "int8": 1.0, "fp4": 0.5}
 
 
+class Dimensions(eqx.Module):
+    """Counts that collectives and layouts need."""
+
+    layers: Float[Array, ""] | float
+    moe_layers: Float[Array, ""] | float
+    d_model: Float[Array, ""] | float
+    kv_heads: float  # heads that the cache can be cut into; 1 where all heads share a latent
+    experts: float  # routed experts of a layer; 0 for a dense model
+    destinations: float  # experts that a token goes to, shared ones included
+    query_heads: Float[Array, ""] | float
+
+
 class Shape(eqx.Module):
     """What one step of a model reads and computes, per token and per sequence, at one size."""
 
@@ -24,6 +36,8 @@ class Shape(eqx.Module):
     window: Float[Array, ""] | float  # tokens after which those are full; 0 for linear states, which always are
     attention_flop: Float[Array, ""] | float  # per token of query and token of context, in layers without window
     attention_flop_window: Float[Array, ""] | float  # the same in layers with a window
+    n_compute: Float[Array, ""] | float  # active parameters that multiply: without the input embedding, a look-up
+    dimensions: Dimensions
 
     def weight_bytes(self, tokens: Float[Array, ""], bytes_per_weight: float) -> Float[Array, ""]:
         """Bytes of weights that a step of so many tokens reads, under uniform routing."""
@@ -69,6 +83,16 @@ class ShapeFamily(eqx.Module):
             window=ref.window,
             attention_flop=ref.attention_flop * third**2,
             attention_flop_window=ref.attention_flop_window * third**2,
+            n_compute=ref.n_compute * ratio,
+            dimensions=Dimensions(
+                layers=ref.dimensions.layers * third,
+                moe_layers=ref.dimensions.moe_layers * third,
+                d_model=ref.dimensions.d_model * third,
+                kv_heads=ref.dimensions.kv_heads,
+                experts=ref.dimensions.experts,
+                destinations=ref.dimensions.destinations,
+                query_heads=ref.dimensions.query_heads * third,
+            ),
         )
 
 
@@ -103,6 +127,16 @@ def shape(record: Record) -> Shape:
         window=window,
         attention_flop=per_layer * full,
         attention_flop_window=per_layer * (layers - full) if window else 0.0,
+        n_compute=number("n_active_noembed_computed"),
+        dimensions=Dimensions(
+            layers=layers,
+            moe_layers=number("n_moe_layers", 0.0),
+            d_model=d_model,
+            kv_heads=1.0 if record.fields.get("mla_kv_rank") is not None else number("n_kv_heads"),
+            experts=experts,
+            destinations=active + number("n_shared_experts", 0.0),
+            query_heads=number("n_heads"),
+        ),
     )
     require_positive(built, "n_active", "n_shared", "kv_elements_per_token")
     return built

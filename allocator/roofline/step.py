@@ -1,38 +1,122 @@
-"""One decode step: every sequence of a batch gets its next token."""
+"""Time of a step, term by term: decode gives every sequence of a batch its next token."""
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from allocator.roofline.collectives import all_reduce_s, all_to_all_s
+from allocator.roofline.layout import Layout
 from allocator.roofline.operation import Operation
 from allocator.roofline.shape import Shape
 
+Overlap = Literal["full", "none", "book"]
+TERMS = ("memory", "compute", "network")
+
 
 class StepTime(NamedTuple):
-    """Time of a step and its terms, in seconds; with full overlap the longest term is the bound."""
+    """Seconds of each term of a step on the busiest chip."""
 
-    step_s: Float[Array, ""]
-    memory_s: Float[Array, ""]
-    compute_s: Float[Array, ""]
+    weights_s: Float[Array, ""]  # reading weights
+    cache_s: Float[Array, ""]  # reading KV cache
+    linear_s: Float[Array, ""]  # matrix products with weights
+    attention_s: Float[Array, ""]
+    network_s: Float[Array, ""]
+    latency_s: Float[Array, ""]  # what no overlap hides: hops between stages, fixed time per layer
+
+    @property
+    def memory_s(self) -> Float[Array, ""]:
+        """Reading from high-bandwidth memory."""
+        return self.weights_s + self.cache_s
+
+    @property
+    def compute_s(self) -> Float[Array, ""]:
+        """Arithmetic."""
+        return self.linear_s + self.attention_s
+
+    @property
+    def step_s(self) -> Float[Array, ""]:
+        """The bound: all terms overlap."""
+        return self.total_s("full")
+
+    def total_s(self, overlap: Overlap) -> Float[Array, ""]:
+        """Step time when terms overlap fully (the longest counts), not at all (their sum), or as in the scaling book.
+
+        The scaling book reads the cache by itself and overlaps the rest: KV/bw + max(linear, weights).
+        """
+        match overlap:
+            case "full":
+                busy = jnp.maximum(jnp.maximum(self.memory_s, self.compute_s), self.network_s)
+            case "none":
+                busy = self.memory_s + self.compute_s + self.network_s
+            case _:
+                busy = self.cache_s + jnp.maximum(jnp.maximum(self.linear_s, self.weights_s), self.network_s)
+        return busy + self.latency_s
+
+    def binding(self) -> str:
+        """The term that binds: memory, compute or network."""
+        sizes = [float(self.memory_s), float(self.compute_s), float(self.network_s)]
+        return TERMS[sizes.index(max(sizes))]
 
 
-def decode_step(shape: Shape, op: Operation) -> StepTime:
-    r"""Time of a decode step, max form.
+def decode_step(shape: Shape, op: Operation, layout: Layout | None = None) -> StepTime:
+    r"""Terms of a decode step; without a layout all chips share everything and nothing is exchanged.
 
-    $$t = \max\left(\frac{W(B) + B\,kv}{n\,bw\,e_m},\ \frac{B (2N + a\,\text{context})}{n\,F\,e_c}\right)$$
+    $$t_{mem} = \frac{W(B) + B\,kv}{n\,bw\,e_m},\quad t_{comp} = \frac{B (2N + a\,\text{context})}{n\,F\,e_c}$$
+
+    With P pipeline stages a micro-batch of B/P passes through n/P chips at a time, P times; with a layout, each chip
+    reads its own part of the weights, once for its data-parallel group's sequences.
     """
-    batch = jnp.asarray(op.batch, float)
-    read = shape.weight_bytes(batch, op.bytes_per_weight) + batch * shape.kv_bytes(
-        jnp.asarray(op.context, float), op.bytes_per_kv_element
+    batch, context = jnp.asarray(op.batch, float), jnp.asarray(op.context, float)
+    stages = 1.0 if layout is None else layout.pipeline
+    chips, micro = op.chips / stages, batch / stages
+    kv = shape.kv_bytes(context, op.bytes_per_kv_element)
+    attention = shape.attention_flop_per_token(context)
+    bandwidth, peak = rates(op)
+    if layout is None:
+        weights = shape.weight_bytes(micro, op.bytes_per_weight) / chips
+        cache, network = micro * kv / chips, jnp.zeros(())
+        linear, scores = (micro * flop / chips for flop in (2 * shape.n_compute, attention))
+    else:
+        weights = weights_per_chip(shape, op, layout, micro)
+        groups = chips / layout.tensor
+        share = micro / groups  # sequences of a data-parallel group
+        cache = share * kv / jnp.minimum(jnp.asarray(layout.tensor, float), shape.dimensions.kv_heads)
+        linear, scores = (micro * flop / chips for flop in (2 * shape.n_compute, attention))
+        network = network_s(shape, op, layout, share, micro / chips)
+    latency = jnp.asarray(0.0 if layout is None else (stages - 1) * layout.hop_s)
+    latency = latency + op.layer_latency_s * shape.dimensions.layers
+    return StepTime(weights / bandwidth, cache / bandwidth, linear / peak, scores / peak, network, latency)
+
+
+def rates(op: Operation) -> tuple[Float[Array, ""], Float[Array, ""]]:
+    """Bytes/s and FLOP/s of a chip that are reached."""
+    return (jnp.asarray(op.chip.hbm_bytes_per_s * op.memory_efficiency),
+            jnp.asarray(op.chip.peak_flop_per_s * op.compute_efficiency))  # fmt: skip
+
+
+def weights_per_chip(shape: Shape, op: Operation, layout: Layout, tokens) -> Float[Array, ""]:
+    """Bytes of weights that a chip of one stage reads for so many tokens: all layers, P stages one after another."""
+    touched = 1 - (1 - shape.routed_share) ** tokens
+    routed = shape.n_routed * touched / layout.expert
+    return op.bytes_per_weight * (shape.n_shared / layout.tensor + routed)
+
+
+def network_s(shape: Shape, op: Operation, layout: Layout, sequences, tokens_per_chip) -> Float[Array, ""]:
+    d = shape.dimensions
+    payload = sequences * d.d_model * layout.bytes_combine
+    reduce = d.layers * layout.all_reduces * all_reduce_s(op.chip, layout.tensor, payload)
+    bytes_both = layout.bytes_dispatch + layout.bytes_combine
+    exchange = d.moe_layers * all_to_all_s(
+        op.chip, layout.expert, tokens_per_chip, d.destinations, d.d_model, bytes_both
     )
-    flop = batch * (2 * shape.n_active + shape.attention_flop_per_token(jnp.asarray(op.context, float)))
-    memory = read / (op.chips * op.chip.hbm_bytes_per_s * op.memory_efficiency)
-    compute = flop / (op.chips * op.chip.peak_flop_per_s * op.compute_efficiency)
-    return StepTime(jnp.maximum(memory, compute), memory, compute)
+    return jnp.where(jnp.asarray(layout.tensor, float) > 1, reduce, 0.0) + exchange
 
 
-def decode_mfu(shape: Shape, op: Operation) -> Float[Array, ""]:
-    """MFU of decode: 2 N FLOP per token (attention is time, not model FLOP) over what the chips could do meanwhile."""
-    step = decode_step(shape, op).step_s
-    return 2 * shape.n_active * op.batch / (op.chips * op.chip.peak_flop_per_s * step)
+def decode_mfu(shape: Shape, op: Operation, layout: Layout | None = None) -> Float[Array, ""]:
+    """MFU of decode: 2 FLOP a token and multiplying parameter over what the chips could do in a step's time.
+
+    Attention takes time and is not counted, nor is the input embedding, a look-up.
+    """
+    step = decode_step(shape, op, layout).step_s
+    return 2 * shape.n_compute * op.batch / (op.chips * op.chip.peak_flop_per_s * step)

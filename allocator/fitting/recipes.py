@@ -16,6 +16,7 @@ from allocator.errors import FitError
 from allocator.fitting.estimation import DRAWS, STARTS, fit
 from allocator.fitting.reference import GOPHER_FLOP
 from allocator.fitting.result import Fit
+from allocator.fitting.runs import spelling
 from allocator.laws.presets import pretraining_law
 
 if TYPE_CHECKING:
@@ -200,25 +201,25 @@ def _long(frame: "pd.DataFrame", by_k: Mapping[str, str]) -> "pd.DataFrame":
 def _loss_of_law(frame: "pd.DataFrame", recipe: Recipe) -> np.ndarray:
     record = catalog.law_record(str(recipe.pretraining_loss))
     law = pretraining_law(record.name, record.content["kind"], record.content["parameters"])
-    names = [recipe.columns.get(name, name) for name in ("n_active", "d_tokens")]
-    for name in names:
-        if name not in frame.columns:
-            raise FitError("missing_column", f"pretraining_loss: needs column {name}; found {', '.join(frame.columns)}")
+    names = [recipe.columns.get(name) or spelling(frame, name) for name in ("n_active", "d_tokens")]
+    if None in names or not set(names) <= set(frame.columns):
+        raise FitError("missing_column", "pretraining_loss: needs columns n_active and d_tokens; found "
+                       f"{', '.join(frame.columns)}")  # fmt: skip
     log_n, log_d = (np.log(frame[name].to_numpy(float)) for name in names)
     return float(law.floor) + np.exp(np.asarray(law.log_reducible(log_n, log_d)))  # pyright: ignore
 
 
 def _without_lowest(frame: "pd.DataFrame", recipe: Recipe) -> "pd.DataFrame":
     """All but the runs of fewest tokens per parameter; among equal ones the earlier rows go."""
-    names = recipe.columns
 
-    def column(ours: str) -> np.ndarray:
-        name = names.get(ours, ours)
-        if name not in frame.columns:
-            raise FitError("missing_column", f"drop.lowest_tokens_per_param: needs column {name}")
-        return frame[name].to_numpy(float)
+    def column(ours: str) -> np.ndarray | None:
+        name = recipe.columns.get(ours) or spelling(frame, ours)
+        return None if name is None or name not in frame.columns else frame[name].to_numpy(float)
 
-    n = column("n_active")
-    tokens = column("compute_flop") / n if "compute_flop" in names else column("d_tokens")
+    n, tokens, flop = (column(name) for name in ("n_active", "d_tokens", "compute_flop"))
+    if n is None or (tokens is None and flop is None):
+        raise FitError("missing_column", "drop.lowest_tokens_per_param: needs n_active, and d_tokens or compute_flop; "
+                       f"found {', '.join(frame.columns)}")  # fmt: skip
+    tokens = tokens if tokens is not None else np.asarray(flop) / n
     order = np.argsort(tokens / n, kind="stable")
     return frame.iloc[np.sort(order[recipe.drop.lowest_tokens_per_param :])]

@@ -130,7 +130,11 @@ def _ranges(fit: Fit) -> dict[str, float]:
 
 def _data_name(recipe: Recipe) -> str:
     data = recipe.data
-    return f"{data.set} ({data.file})" if data.set and data.file else str(data.set or data.table or data.path)
+    return (
+        f"{data.set} ({data.file})"
+        if data.set and data.file
+        else str(data.set or data.table or Path(str(data.path)).name)
+    )
 
 
 def _citation(recipe: Recipe) -> str:

@@ -62,7 +62,7 @@ def find(kind: str, name: str) -> Record:
 
 
 def table(name: str) -> tuple[Record, ...]:
-    """The rows of a shipped table of named records: hardware, models, demand, released_models."""
+    """The rows of a shipped table of named records: hardware, models, api_prices, memory_tiers, and so on."""
     if name not in _tables():
         records = (known for known in _tables() if "rows" not in _about(known))
         raise CatalogError(f"data: {name!r} is no shipped table, must be one of {', '.join(records)}")

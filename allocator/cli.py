@@ -28,6 +28,8 @@ app = typer.Typer(
 )
 scenario_app = typer.Typer(rich_markup_mode=None, help="Write, check or show a scenario file.")
 app.add_typer(scenario_app, name="scenario")
+roofline_app = typer.Typer(rich_markup_mode=None, help="What a token costs on real chips.")
+app.add_typer(roofline_app, name="roofline")
 data_app = typer.Typer(rich_markup_mode=None, help="Fetch third-party data sets, which are not shipped.")
 app.add_typer(data_app, name="data")
 
@@ -281,8 +283,8 @@ def fit(
         data,
         save_as,
         lists={"columns": column, "where": where, "fixed": fixed},
-        values={"law": law, "loss": loss, "residuals": residuals, "starts": starts, "bootstrap": bootstrap, "resample": resample,
-                "cluster": cluster, "at_flop": at_flop, "seed": seed},
+        values={"law": law, "loss": loss, "residuals": residuals, "starts": starts, "bootstrap": bootstrap,
+                "resample": resample, "cluster": cluster, "at_flop": at_flop, "seed": seed},
         drop_lowest=drop_lowest,
     )  # fmt: skip
     if choices:
@@ -312,6 +314,68 @@ def fit(
         _print(str(result))
     if files:
         _write(target, files, quiet=as_json)
+
+
+@roofline_app.callback(invoke_without_command=True)
+def roofline(
+    context_: typer.Context,
+    hardware: Annotated[str | None, typer.Option(help="A chip of `allocator catalog hardware`.")] = None,
+    model: Annotated[str | None, typer.Option(help="A model of `allocator catalog models`.")] = None,
+    chips: Annotated[float, typer.Option(parser=_number, metavar="INTEGER", help="Chips that serve together.")] = 1,
+    batch: Annotated[float, typer.Option(parser=_number, metavar="INTEGER", help="Sequences in a step.")] = 1,
+    context: Annotated[float, typer.Option(parser=_number, metavar="TOKENS", help="Tokens a decoded one sees.")] = 4096,
+    prompt: Annotated[
+        float | None,
+        typer.Option(parser=_number, metavar="TOKENS", help="Of a prompt; the context, if not given."),
+    ] = None,
+    dtype: Annotated[str, typer.Option(help="Of weights and arithmetic: bf16, fp8, int8 or fp4.")] = "bf16",
+    kv_dtype: Annotated[str | None, typer.Option(help="Of the KV cache; as dtype, if not given.")] = None,
+    tensor: Annotated[
+        float | None, typer.Option(parser=_number, metavar="INTEGER", help="Tensor-parallel degree.")
+    ] = None,
+    expert: Annotated[
+        float | None, typer.Option(parser=_number, metavar="INTEGER", help="Expert-parallel degree.")
+    ] = None,
+    pipeline: Annotated[float, typer.Option(parser=_number, metavar="INTEGER", help="Pipeline stages.")] = 1,
+    as_json: Json = False,
+    out: Out = None,
+) -> None:
+    """Say what a decode step and a prefill take on real chips, what binds, what fits and what a token costs."""
+    if context_.invoked_subcommand is not None:
+        return
+    missing = [f"--{name}" for name, value in (("hardware", hardware), ("model", model)) if value is None]
+    if missing:
+        raise typer.BadParameter(f"give {' and '.join(missing)}; see: allocator catalog")
+    from allocator import roofline_report
+    from allocator.rooflines import roofline as drawn
+
+    result = drawn(str(hardware), str(model), chips=chips, batch=batch, context=context, prompt=prompt, dtype=dtype,
+                   kv_dtype=kv_dtype, tensor=tensor, expert=expert, pipeline=pipeline)  # fmt: skip
+    if out is not None:
+        _write(out, roofline_report.files(result) | {"roofline.json": _json(result.to_dict())}, quiet=as_json)
+    if as_json:
+        _print(_json(result.to_dict()))
+    else:
+        _show(lambda console: roofline_report.print_roofline(result, console))
+
+
+@roofline_app.command("check")
+def roofline_check(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A CSV of measured serving.")],
+    as_json: Json = False,
+    out: Out = None,
+) -> None:
+    """Set measured times per output token against the calibrated roofline, row by row."""
+    from allocator import roofline_checks, roofline_report
+
+    checked = roofline_checks.check(file)
+    if out is not None:
+        files = {"check.csv": checked.to_frame().to_csv(index=False), "check.json": _json(checked.to_dict())}
+        _write(out, files, quiet=as_json)
+    if as_json:
+        _print(_json(checked.to_dict()))
+    else:
+        _show(lambda console: roofline_report.print_check(checked, console))
 
 
 @scenario_app.command("new")

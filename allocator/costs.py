@@ -15,6 +15,7 @@ from jaxtyping import Array, Float
 
 from allocator import precision  # noqa: F401  (float64 before the first array)
 from allocator.laws.checks import require_number, require_positive
+from allocator.roofline.rl import end_to_end_mfu
 from allocator.units import SECONDS_PER_HOUR
 
 PRETRAIN_FLOP_PER_PARAM_TOKEN = 6.0  # forward 2, backward 4; lecture, 01:20
@@ -91,7 +92,7 @@ class RolloutMfu(eqx.Module):
     def __call__(self, log_n: Float[Array, ""]) -> Float[Array, ""]:
         """MFU, dimensionless."""
         kappa = self.flop_per_param_token
-        return kappa / (2 / self.decode(log_n) + (kappa - 2) / self.train(log_n))
+        return end_to_end_mfu(self.decode(log_n), self.train(log_n), kappa)
 
 
 class Machine(eqx.Module):

@@ -36,6 +36,10 @@ class PrecisionError(AllocatorError):
     """JAX was switched back to 32 bits."""
 
 
+class RooflineError(AllocatorError):
+    """Figures of a run that no chip can reach: a peak, count or unit is wrong."""
+
+
 class ScenarioError(AllocatorError):
     """Everything that is wrong with a scenario, one line a fault, reported together."""
 

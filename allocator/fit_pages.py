@@ -125,19 +125,24 @@ def page(fit: Fit, called: str, recipe: Recipe, tables: Mapping[str, pd.DataFram
         ("Parameters", _parameters(fit, tables["parameters"])),
         ("Compute-optimal model", _optimum(fit)),
         ("Findings and what to do", _findings(fit)),
-        ("Charts", _figures(drawn)),
+        ("Charts", figures(drawn)),
         ("Runs of most influence", _influence(fit, tables["influence"])),
         ("Hold-outs", _holdouts(tables["holdouts"], fit)),
         ("Search", _search(fit)),
         ("Do it again", _again(called, recipe, fit)),
     ]
+    told = f'<p class="verdict {"bad" if grave else "good"}">{escape(verdict(fit))}</p>\n{caution}'
+    return document(title, told, sections, drawn)
+
+
+def document(title: str, head: str, sections: Iterable[tuple[str, str]], drawn: Mapping[str, Any]) -> str:
+    """A page that needs no network: headed sections of HTML, and the charts that `figures` makes room for."""
     body = "\n".join(f"<section><h2>{escape(name)}</h2>\n{text}\n</section>" for name, text in sections if text)
     specs = {f"chart-{name}": chart.to_dict() for name, chart in drawn.items()}
     return _PAGE.format(
         title=escape(title),
         css=_CSS,
-        verdict=f'<p class="verdict {"bad" if grave else "good"}">{escape(verdict(fit))}</p>',
-        caution=caution,
+        head=head,
         body=body,
         bundle=_bundle(),
         specs=_script_safe(json.dumps(specs, sort_keys=True, allow_nan=False)),
@@ -215,7 +220,7 @@ def _parameters(fit: Fit, frame: pd.DataFrame) -> str:
             cells += [significant(row["stderr"], 2), _span(row["low_95"], row["high_95"]),
                       _span(row["profile_low_95"], row["profile_high_95"], unknown="open")]  # fmt: skip
         rows.append([*cells, row["unit"]])
-    text = _table(heads, rows, "stack")
+    text = html_table(heads, rows, "stack")
     if not drawn:
         return text + "<p>No bootstrap refits were asked for, so there are no intervals (--bootstrap).</p>"
     open_ended = frame.loc[~frame["given"], ["profile_low_95", "profile_high_95"]].isna().any(axis=None)
@@ -241,7 +246,7 @@ def _optimum(fit: Fit) -> str:
         said = _span(*ends, counts=label != "D*/N*") if None not in ends else ""
         rows.append([label, value, *([said] if len(fit.draws) > 1 else []), unit])
     heads = ["", f"at {fit.at_flop:.3g} FLOP", *(["95% bootstrap"] if len(fit.draws) > 1 else []), "unit"]
-    return _table(heads, rows, "stack") + '<p class="remark">Least loss where 6 N D is this budget.</p>'
+    return html_table(heads, rows, "stack") + '<p class="remark">Least loss where 6 N D is this budget.</p>'
 
 
 def _findings(fit: Fit) -> str:
@@ -256,7 +261,8 @@ def _findings(fit: Fit) -> str:
     return f"<ul>{''.join(items)}</ul>"
 
 
-def _figures(drawn: Mapping[str, Any]) -> str:
+def figures(drawn: Mapping[str, Any]) -> str:
+    """Room for each chart."""
     parts = []
     for name in drawn:
         words = escape(name.replace("_", " "))
@@ -271,7 +277,7 @@ def _influence(fit: Fit, frame: pd.DataFrame) -> str:
     of = fit_tables.watched(fit)
     rows = [[row["label"], f"{row['change']:+.1%}"] for row in frame.head(MOST_ROWS).to_dict("records")]
     remark = "Rows count from 1 in the table of runs after the filters; influence.csv has all."
-    return _table(["refit", f"change of {of}"], rows) + f'<p class="remark">{remark}</p>'
+    return html_table(["refit", f"change of {of}"], rows) + f'<p class="remark">{remark}</p>'
 
 
 def _holdouts(frame: pd.DataFrame, fit: Fit) -> str:
@@ -290,7 +296,7 @@ def _holdouts(frame: pd.DataFrame, fit: Fit) -> str:
     remark = (
         f"A refit without these runs is asked for them; errors are root mean squares {of}of observed less predicted."
     )
-    return _table(["held out", "runs", "error there", "bias there", "error on the rest"], rows, "stack") + (
+    return html_table(["held out", "runs", "error there", "bias there", "error on the rest"], rows, "stack") + (
         f'<p class="remark">{remark}</p>'
     )
 
@@ -338,7 +344,7 @@ def _list(pairs: Iterable[tuple[str, str]]) -> str:
     return f"<dl>{''.join(items)}</dl>"
 
 
-def _table(heads: Sequence[str], rows: Sequence[Sequence[str]], kind: str = "") -> str:
+def html_table(heads: Sequence[str], rows: Sequence[Sequence[str]], kind: str = "") -> str:
     """A table; one that is stacked on a narrow screen bears its headings in each cell."""
     top = "".join(f"<th>{escape(head)}</th>" for head in heads)
     body = "".join(
@@ -431,8 +437,7 @@ style-src 'unsafe-inline'; img-src data: blob:">
 </head>
 <body>
 <h1>{title}</h1>
-{verdict}
-{caution}
+{head}
 {body}
 <script>{bundle}</script>
 <script>

@@ -25,13 +25,13 @@ def _data_constrained(p: Values, c: Columns) -> np.ndarray:
 
 
 def _rl_power(p: Values, c: Columns) -> np.ndarray:
-    level = np.select([c["n_active"] == size for size in (5e8, 3e9, 1.4e10)], [p["E_500M"], p["E_3B"], p["E_14B"]])
+    level = np.select([c["n_active"] == size for size in (5e8, 3e9, 1.4e10)], [p["E_500M"], p["E_3.00B"], p["E_14.0B"]])
     return 10**level * c["rl_amount"] ** -(p["Kmax"] / (1 + p["N0"] / c["n_active"]))
 
 
 def _rl_sigmoid(p: Values, c: Columns) -> np.ndarray:
-    x = np.maximum(c["rl_amount"], 1e-300)
-    return p["R0"] + (p["A"] - p["R0"]) / (1 + (p["mid"] / x) ** p["B"])
+    raised = c["rl_amount"] ** p["B"]
+    return p["R0"] + (p["A"] - p["R0"]) * raised / (raised + p["mid"] ** p["B"])
 
 
 def _beta_pass(mu, nu, k) -> np.ndarray:
@@ -85,7 +85,7 @@ TRUTHS: dict[str, Values] = {
     "chinchilla": SURFACE,
     "gadre": {"E": 1.5, "p": 140.0, "q": 190.0, "h": 0.12},
     "data-constrained": SURFACE | {"r_star": 15.0},
-    "rl-power": {"E_500M": 0.15, "E_3B": 0.1, "E_14B": 0.02, "Kmax": 0.05, "N0": 5e9},
+    "rl-power": {"E_500M": -0.02, "E_3.00B": -0.1, "E_14.0B": -0.25, "Kmax": 0.05, "N0": 5e9},
     "rl-sigmoid": {"R0": 0.05, "A": 0.7, "B": 1.3, "mid": 300.0},
     "rl-saturating": {"E": 0.4, "S": 1.1, "rho": 0.5, "R0": 2e9},
     "pass-at-k-power": {"a": 2.5, "b": 0.35},
@@ -116,9 +116,10 @@ def grid(sizes=(5e7, 2e8, 6e8, 2e9, 7e9), ratios=(3.0, 10.0, 30.0, 100.0, 300.0)
 
 
 def four_levers() -> Columns:
-    """Sizes, tokens per parameter, RL tokens (also none) and samples, crossed."""
-    made = crossed(n_active=np.array([1e8, 5e8, 3e9, 2e10]), ratio=np.array([5.0, 40.0, 300.0]),
-                   d_rl=np.array([0.0, 1e8, 2e9, 3e10]), k=np.array([1.0, 8.0, 64.0]))  # fmt: skip
+    """Sizes, tokens per parameter, RL tokens (also none) and samples: three in five of all combinations."""
+    made = crossed(n_active=np.array([1e8, 1e9, 2e10]), ratio=np.array([5.0, 40.0, 300.0]),
+                   d_rl=np.array([0.0, 3e8, 2e9, 3e10]), k=np.array([1.0, 8.0, 64.0]))  # fmt: skip
+    made = {name: values[np.arange(len(values)) % 5 < 3] for name, values in made.items()}  # as good, and faster
     return {"n_active": made["n_active"], "d_tokens": made["n_active"] * made.pop("ratio"),
             "d_rl": made["d_rl"], "k": made["k"]}  # fmt: skip
 

@@ -132,7 +132,7 @@ def negative(logs, n, c):
 
 @pytest.mark.parametrize(("a", "b"), [(0.3, 4.0), (2.0, 5.0)])
 def test_beta_of_simulated_counts_is_within_its_error(a: float, b: float):
-    frame = counts(a, b, 400, 60, seed=5)
+    frame = counts(a, b, 60, 60, seed=5)
     done = fit(frame, "beta-binomial", starts=8, bootstrap=0)
     ours = np.log(list(done.parameters.values()))
     n, c = frame["n_samples"].to_numpy(), frame["n_correct"].to_numpy()

@@ -53,7 +53,7 @@ def compare(recipe: Recipe, folder: Path | None = None) -> Choices:
     """Fit the recipe's data under each loss, with all runs, without the recipe's, and without outliers."""
     whole = runs_of(recipe.model_copy(update={"drop": Drop()}), folder)
     own = runs_of(recipe, folder)
-    settings = options(recipe) | {"bootstrap": 0}
+    settings: dict[str, Any] = options(recipe) | {"bootstrap": 0}
 
     def fitted(frame: "pd.DataFrame", loss: str) -> Fit:
         return fit(frame, recipe.law, loss, columns=recipe.columns, **settings)

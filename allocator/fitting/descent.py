@@ -17,6 +17,7 @@ WIDEST = 0.3  # first delta of the sequence that ends at the loss's own: a nearl
 NARROWING = 3.0
 LONGEST = 2.0  # step, in estimated coordinates
 NOTHING = 1e-16  # a decrease this small, relative to the objective, is rounding
+ROUNDING = 1e-13  # of a residual: where the runs lie on the law, the objective has no size to compare with
 
 
 class Problem(NamedTuple):
@@ -88,6 +89,7 @@ def descend(form: Form, problem: Problem, start: Float[Array, " parameters"]) ->
     low, high = box(form)
     held = jnp.isfinite(problem.pinned)
     final = problem.delta
+    rounding = 0.5 * len(problem.weight) * ROUNDING**2
     function = partial(objective, form, problem)
 
     def evaluate(theta, delta):
@@ -115,7 +117,7 @@ def descend(form: Form, problem: Problem, start: Float[Array, " parameters"]) ->
         calmer = jnp.where(gain > 0.75, state.damping / 5, jnp.where(gain < 0.25, state.damping * 2, state.damping))
         damping = jnp.clip(jnp.where(better, calmer, state.damping * 4), 1e-12, 1e13)
         exhausted = solid & ~jnp.any(blocked) & (state.damping < 1.0) & (longest >= 1.0)
-        settled = (damping > 1e12) | (exhausted & (promised <= NOTHING * jnp.abs(state.value)))
+        settled = (damping > 1e12) | (exhausted & (promised <= NOTHING * jnp.abs(state.value) + rounding))
         loose = state.delta > final
         advance = loose & (settled | (better & (gained < 1e-3 * jnp.abs(state.value))))
         delta = jnp.where(advance, jnp.maximum(state.delta / NARROWING, final), state.delta)

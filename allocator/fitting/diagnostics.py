@@ -3,15 +3,17 @@
 from collections.abc import Mapping
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 from scipy.stats import spearmanr
 
 from allocator.fitting.batches import descend_all, mapped
 from allocator.fitting.form import Form
 from allocator.fitting.notes import Note
-from allocator.fitting.reference import has_optimum, log_optima
+from allocator.fitting.reference import log_optima
 from allocator.fitting.result import Fit
 from allocator.fitting.scaled import physical
+from allocator.fitting.search import EXACT
 
 WIDE = 10.0  # a 90% interval of N* or D*/N* that spans this factor says little
 VAGUE = 0.5  # relative standard error of an exponent
@@ -37,8 +39,8 @@ def shape_notes(form: Form, columns: Mapping[str, np.ndarray]) -> list[Note]:
     if {"n_active", "d_tokens"} <= set(levers):
         ratio = np.log(columns["d_tokens"] / columns["n_active"])
         if np.std(ratio) < 0.1:
-            notes.append(Note("one_ratio_only", "d_tokens: every run has about the same tokens per parameter: what N and "
-                              "what D contribute cannot be told apart", path="d_tokens",
+            notes.append(Note("one_ratio_only", "d_tokens: every run has about the same tokens per parameter: what N "
+                              "and what D contribute cannot be told apart", path="d_tokens",
                               value=float(np.exp(np.mean(ratio)))))  # fmt: skip
     return notes
 
@@ -88,10 +90,9 @@ def _trends(fit: Fit) -> list[Note]:
     if {"n_active", "d_tokens"} <= levers.keys():
         levers["tokens_per_param"] = levers["d_tokens"] / levers["n_active"]
     for name, lever in levers.items():
-        if len(np.unique(lever)) < 4 or np.ptp(fit.residual) == 0:
+        if len(np.unique(lever)) < 4 or np.ptp(fit.residual) < EXACT:
             continue
-        correlation = spearmanr(lever, fit.residual)
-        strength, p_value = float(correlation.statistic), float(correlation.pvalue)
+        strength, p_value = map(float, spearmanr(lever, fit.residual))
         if abs(strength) > TREND and p_value < TREND_P:
             notes.append(Note("residual_trend", f"residuals {'rise' if strength > 0 else 'fall'} with {name} (Spearman "
                               f"{strength:+.2f}): the form misses something along it", path=name,
@@ -124,7 +125,8 @@ def influence(fit: Fit) -> list[dict[str, Any]]:
                 {"left_out": "size", "n_active": float(size), "runs": int((columns["n_active"] == size).sum())}
             )
     quantity, values = _refitted(fit, np.array(weights, float))
-    changes = values / quantity - 1
+    with np.errstate(all="ignore"):
+        changes = values / quantity - 1
     rows = [label | {"change": float(change)} for label, change in zip(labels, changes, strict=True)
             if np.isfinite(change)]  # fmt: skip
     return sorted(rows, key=lambda row: -abs(row["change"]))
@@ -132,7 +134,7 @@ def influence(fit: Fit) -> list[dict[str, Any]]:
 
 def influence_notes(fit: Fit, rows: list[dict[str, Any]]) -> list[Note]:
     """A note on the most influential run, where it moves the answer much."""
-    of = "N*" if has_optimum(fit.form) else _watched(fit.form)
+    of = "N*" if fit.optimum is not None else _watched(fit.form)
     for row in rows:
         if row["left_out"] == "run" and abs(row["change"]) > INFLUENTIAL:
             return [Note("influential_run", f"leaving out row {row['row']} alone moves {of} by {row['change']:+.0%}",
@@ -144,8 +146,9 @@ def _refitted(fit: Fit, weights: np.ndarray) -> tuple[float, np.ndarray]:
     starts = np.tile(fit.search.theta, (len(weights), 1))
     found = descend_all(fit.form, fit.loss, fit.scaled, starts, weights=weights, pinned=fit.pinned)
     values = mapped(fit.form, physical, np.asarray(found.theta), fit.scaled)
-    if has_optimum(fit.form) and fit.optimum is not None:
-        return float(fit.optimum[0]), np.exp(log_optima(fit.form, values, fit.at_flop)[:, 0])
+    if fit.optimum is not None:
+        with np.errstate(over="ignore"):
+            return float(fit.optimum[0]), np.exp(log_optima(fit.form, values, fit.at_flop)[:, 0])
     index = fit.form.names.index(_watched(fit.form))
     return float(fit.values[index]), values[:, index]
 
@@ -170,7 +173,7 @@ def holdouts(fit: Fit) -> list[dict[str, Any]]:
             continue
         found = descend_all(fit.form, fit.loss, fit.scaled, fit.search.theta[None], weights=(~out).astype(float)[None],
                             pinned=fit.pinned)  # fmt: skip
-        missed = np.asarray(fit.form.residual(np.asarray(found.theta[0]), fit.scaled.rows, fit.scaled.target))
+        missed = np.asarray(fit.form.residual(jnp.asarray(found.theta[0]), fit.scaled.rows, fit.scaled.target))
         rows.append({"held_out": name, "runs": int(out.sum()), "from": float(by[out].min()),
                      "error_held_out": float(np.sqrt(np.mean(missed[out] ** 2))),
                      "bias_held_out": float(np.mean(missed[out])),
@@ -185,5 +188,5 @@ def holdout_notes(rows: list[dict[str, Any]]) -> list[Note]:
              f"{row['error_held_out']:.2%} (kept runs: {row['error_kept']:.2%})", path=row["held_out"],
              value=row["error_held_out"] / row["error_kept"])
         for row in rows
-        if row["error_held_out"] > POOR * row["error_kept"]
+        if row["error_held_out"] > max(POOR * row["error_kept"], EXACT)
     ]  # fmt: skip

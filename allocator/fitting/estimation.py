@@ -59,28 +59,26 @@ def fit(
     for name, count, least in (("starts", starts, 1), ("bootstrap", bootstrap, 0)):
         if isinstance(count, bool) or not isinstance(count, int) or not least <= count <= MOST:
             raise FitError(name, f"must be a whole number from {least} to {MOST:,}, got {count!r}")
+    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
+        raise FitError("seed", f"must be a whole number >= 0, got {seed!r}")
     for name, value, choices in (("resample", resample, ("pairs", "wild")), ("reduction", reduction, ("sum", "mean"))):
         if value not in choices:
             raise FitError(name, f"must be {' or '.join(choices)}, got {value!r}")
     if not 0 < at_flop < 1e40:
         raise FitError("at_flop", f"must be > 0 and < 1e40, got {at_flop!r}")
     runs = read(frame, [*form.inputs, form.target], columns=columns, extra=() if cluster is None else (cluster,))
-    if "n_correct" in runs.columns and (runs.columns["n_correct"] > runs.columns["n_samples"]).any():
-        raise FitError("out_of_range", "n_correct: must be <= n_samples in every row")
+    _counts(runs)
     form = for_sizes(form, runs.columns["n_active"]) if form.sizes else form
     pinned = _pinned(form, fixed or {})
     _enough(form, runs, pinned)
     scaled = scale(form, runs)
     found = search(form, chosen, scaled, starts=starts, seed=seed, pinned=pinned)
-    resampling = Resampling(resample, cluster, bootstrap, seed)
-    draws = _draws(form, chosen, runs, scaled, found, pinned, resampling)
     values = np.asarray(physical(form, found.theta, scaled))
     if not np.isfinite(values).all() or not np.isfinite(found.objective):
         raise FitError("no_minimum", f"no start led to a finite {form.name} law; check the columns and their units")
-    optimum, optimum_draws = None, None
-    if has_optimum(form):
-        optimum = np.exp(log_optima(form, values[None], at_flop)[0])
-        optimum_draws = np.exp(log_optima(form, draws, at_flop)) if len(draws) else np.empty((0, 2))
+    resampling = Resampling(resample, cluster, bootstrap, seed)
+    draws = _draws(form, chosen, runs, scaled, found, pinned, resampling)
+    optimum, optimum_draws = _optima(form, values, draws, at_flop)
     notes = (*runs.notes, *diagnostics.shape_notes(form, runs.columns))
     done = Fit(form, chosen, runs, scaled, found, pinned, values, draws, resampling, at_flop, optimum, optimum_draws,
                reduction, notes)  # fmt: skip
@@ -88,6 +86,28 @@ def fit(
     notes += (*diagnostics.notes_of(done), *diagnostics.influence_notes(done, left_out),
               *diagnostics.holdout_notes(held_out))  # fmt: skip
     return replace(done, notes=notes, influence=tuple(left_out), holdouts=tuple(held_out))
+
+
+def _counts(runs: Runs) -> None:
+    """Counts of samples are whole, and no more are correct than were drawn."""
+    for name in ("n_correct", "n_samples"):
+        values = runs.columns.get(name)
+        if values is not None and len(broken := values[values != np.floor(values)]):
+            raise FitError("out_of_range", f"{name}: must be whole numbers, got {broken[0]:g}")
+    if "n_correct" in runs.columns and (runs.columns["n_correct"] > runs.columns["n_samples"]).any():
+        raise FitError("out_of_range", "n_correct: must be <= n_samples in every row")
+
+
+def _optima(
+    form: Form, values: np.ndarray, draws: np.ndarray, at_flop: float
+) -> tuple[np.ndarray | None, np.ndarray | None]:
+    """(N*, D*) of the estimate and of each draw; None where there is none that a number can hold."""
+    if not has_optimum(form):
+        return None, None
+    with np.errstate(over="ignore", under="ignore"):
+        optimum = np.exp(log_optima(form, values[None], at_flop)[0])
+        each = np.exp(log_optima(form, draws, at_flop)) if len(draws) else np.empty((0, 2))
+    return (optimum, each) if (np.isfinite(optimum) & (optimum > 0)).all() else (None, None)
 
 
 def _with_residuals(form: Form, residuals: str | None) -> Form:
@@ -105,8 +125,11 @@ def _pinned(form: Form, fixed: Mapping[str, float]) -> np.ndarray:
             raise FitError("fixed", f"{name!r} is no parameter of {form.name}; it has {', '.join(form.names)}")
         parameter = form.parameters[form.names.index(name)]
         positive = parameter.log or (form.positive and name in [p.name for p in form.linear] and not parameter.decades)
-        if not np.isfinite(value) or (positive and value <= 0):
-            raise FitError("fixed", f"{name}: must be a finite number{' > 0' if positive else ''}, got {value!r}")
+        positive = positive or parameter.bounds[0] > 0
+        low = parameter.bounds[0] == 0
+        if not np.isfinite(value) or (positive and value <= 0) or (low and value < 0):
+            rule = " > 0" if positive else " >= 0" if low else ""
+            raise FitError("fixed", f"{name}: must be a finite number{rule}, got {value!r}")
         pinned[form.names.index(name)] = value
     return pinned
 

@@ -29,6 +29,7 @@ class Column:
     lowest: float | None = None  # smallest lawful value
     highest: float | None = None
     like: str | None = None  # the column whose centre it shares
+    centred: bool = True  # False: `log` is the log itself
 
 
 @dataclass(frozen=True)

@@ -43,6 +43,6 @@ def find(name: str) -> Form:
     return FORMS[name]
 
 
-def for_sizes(form: Form, sizes: Sequence[float]) -> Form:
+def for_sizes(form: Form, sizes: Sequence[float] | np.ndarray) -> Form:
     """The form with a level for each model size, where it has such levels."""
     return rl.rl_power(tuple(float(size) for size in np.unique(sizes))) if form.sizes else form

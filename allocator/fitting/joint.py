@@ -13,6 +13,8 @@ SAMPLES = Column("k", "sample")
 LOSS = Column("loss", "nats or error")
 ERROR = Column("error_rate", "1", highest=1.0)
 INPUTS = (SIZE, TOKENS, RL_TOKENS, SAMPLES)
+# Where g(k) does more than scale a coefficient, g(1) has to be 1.
+INPUTS_FROM_ONE = (*INPUTS[:3], Column("k", "sample", lowest=1.0, centred=False))
 OVERLAP = Parameter("overlap", "1", (-3.0, 2.0), (-12.0, 6.0), log=True)
 E = coefficient("E", "as loss")
 A, B = coefficient("A", "as loss, at N = 1 parameter"), coefficient("B", "as loss, at D = 1 token")
@@ -105,7 +107,7 @@ COVERAGE = Form(
     "coverage",
     "pre-training decides what can be answered, RL and samples how often it is",
     "error = 1 - (1 - E - b) (1 - (S0 + c (E + b)) (1 + R/R0)^-rho k^-gamma), b = A N^-alpha + B D^-beta",
-    INPUTS,
+    INPUTS_FROM_ONE,
     ERROR,
     (E, A, B),
     (Parameter("guess", "1", *_SHARE, log=True), Parameter("slope", "1", *_SHARE, log=True), *EXPONENTS),
@@ -125,6 +127,6 @@ def with_overlap(form: Form) -> Form:
         title=f"{form.title}, overlapping",
         equation=form.equation.replace("(1 + R/R0)^-rho k^-gamma", "h, h = (f^-om + g^-om - 1)^(-1/om), "
                                        "f = (1 + R/R0)^-rho, g = k^-gamma"),
-        inputs=(*INPUTS[:3], replace(SAMPLES, lowest=1.0)),
+        inputs=INPUTS_FROM_ONE,
         shape=(*form.shape, OVERLAP),
     )  # fmt: skip

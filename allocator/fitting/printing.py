@@ -49,7 +49,7 @@ def print_fit(fit: "Fit", console: Console) -> None:
     found = fit.search
     console.print(
         f"{found.share_at_best:.0%} of {found.starts} starts came to this minimum; gradient {found.gradient:.0e}; "
-        f"condition number {fit.condition_number:.0f}; {fit.resampling.draws} bootstrap refits ({fit.resampling.method})"
+        f"condition number {fit.condition_number:.0f}; {fit.resampling.draws} refits ({fit.resampling.method})"
     )
     if fit.notes:
         console.print("\nNotes")

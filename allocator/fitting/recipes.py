@@ -137,13 +137,13 @@ def runs_of(recipe: Recipe, folder: Path | None = None) -> "pd.DataFrame":
 
     path = _source(recipe, folder)
     try:
-        frame = pd.read_parquet(path) if path.suffix == ".parquet" else pd.read_csv(path)
+        frame: pd.DataFrame = pd.read_parquet(path) if path.suffix == ".parquet" else pd.read_csv(path)
     except FileNotFoundError:
         raise FitError("data", f"{path}: no such file") from None
     except (OSError, ValueError, pd.errors.ParserError) as error:
         raise FitError("data", f"{path}: cannot be read as a table: {' '.join(str(error).split())[:200]}") from None
     for i, rule in enumerate(recipe.where):
-        frame = frame[_holds(frame, rule, f"where[{i}]")]
+        frame = frame.loc[_holds(frame, rule, f"where[{i}]")]
     if recipe.pass_at_k:
         frame = _long(frame, recipe.pass_at_k)
     if recipe.pretraining_loss is not None:
@@ -179,9 +179,10 @@ def _holds(frame: "pd.DataFrame", rule: Where, label: str) -> "pd.Series":
     held = pd.Series(True, index=frame.index)
     if rule.equals is not None:
         held &= column == rule.equals
+    numbers = np.asarray(pd.to_numeric(column, errors="coerce"), float)
     for bound, compare in ((rule.at_least, np.greater_equal), (rule.at_most, np.less_equal)):
         if bound is not None:
-            held &= compare(pd.to_numeric(column, errors="coerce"), bound)
+            held &= compare(numbers, bound)
     if not held.any():
         raise FitError("too_few_runs", f"{label}: no row has {rule.column} as asked")
     return held

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+import jax.numpy as jnp
 import numpy as np
 
 from allocator.errors import FitError
@@ -118,7 +119,7 @@ class Fit:
 
     def law(self) -> PretrainingLaw:
         """The pre-training law L0(N, D), to plan with; raises `FitError` where this form holds none."""
-        law = pretraining_law(self.form, self.values)
+        law = pretraining_law(self.form, jnp.asarray(self.values))
         if law is None:
             raise FitError("no_law", f"a {self.form.name} fit holds no pre-training loss L0(N, D)")
         return law

@@ -1,5 +1,7 @@
 """Forms of what reinforcement learning does, to be fitted."""
 
+from functools import cache
+
 import jax
 import jax.numpy as jnp
 
@@ -12,6 +14,7 @@ AMOUNT = Column("rl_amount", "RL FLOP, samples or tokens")
 _ABSENT = -1e30  # log of a coefficient that does not apply to a row; -inf would make gradients NaN
 
 
+@cache  # one form for the same sizes, so that it is compiled once
 def rl_power(sizes: tuple[float, ...]) -> Form:
     """Tan et al., arXiv 2509.25300: a power law whose exponent rises with size, and a level for each size."""
 

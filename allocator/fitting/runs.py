@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Real
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -58,14 +59,14 @@ def read(
     if frame.columns.duplicated().any():
         twice = sorted(set(frame.columns[frame.columns.duplicated()]))
         raise FitError("duplicated_column", f"{', '.join(map(str, twice))}: more than one column has this name")
-    names = {ours: chosen.get(ours) or _spelling(frame, ours) for ours in [column.name for column in needed]}
+    names = {ours: chosen.get(ours) or spelling(frame, ours) for ours in [column.name for column in needed]}
     derivable = {"d_tokens": ("compute_flop", "n_active"), "loss": ("pass_at_k",)}
     read_from = {}
     for ours, theirs in names.items():
         if theirs is not None:
             read_from[ours] = theirs
             continue
-        sources = [chosen.get(name) or _spelling(frame, name) for name in derivable.get(ours, ())]
+        sources = [chosen.get(name) or spelling(frame, name) for name in derivable.get(ours, ())]
         if not sources or None in sources:
             also = f" (or {' and '.join(derivable[ours])})" if ours in derivable else ""
             raise FitError("missing_column", f"{ours}{also}: no such column; found {_found(frame)}")
@@ -90,7 +91,8 @@ def read(
     return Runs(runs.columns, runs.row, runs.notes + tuple(_suspicions(runs, needed)))
 
 
-def _spelling(frame: "pd.DataFrame", name: str) -> str | None:
+def spelling(frame: "pd.DataFrame", name: str) -> str | None:
+    """What a column of ours is called in a table; None where nothing fits."""
     found = [spelling for spelling in (name, *SPELLINGS.get(name, ())) if spelling in frame.columns]
     if len(found) > 1 and found[0] != name:
         raise FitError("missing_column", f"{name}: {' and '.join(found)} could both be it; say which")
@@ -121,7 +123,11 @@ def _numbers(frame: "pd.DataFrame", name: str) -> np.ndarray:
         raise FitError("not_a_number", f"{name}: holds true and false, must be numbers")
     if pd.api.types.is_datetime64_any_dtype(column):
         raise FitError("not_a_number", f"{name}: holds dates, must be numbers")
-    numbers = pd.to_numeric(column, errors="coerce").to_numpy(dtype=float, na_value=np.nan)
+    if column.dtype.kind == "O":
+        column = column.map(_cell)
+    elif column.dtype.kind in "mc":
+        column = column.astype(str)
+    numbers = np.asarray(pd.to_numeric(column, errors="coerce").astype(float), float)  # pyright: ignore
     blank = column.isna() | column.astype(str).str.strip().str.lower().isin(["", "nan", "none", "null", "na", "n/a"])
     wrong = np.isnan(numbers) & ~blank.to_numpy()
     if wrong.any():
@@ -130,6 +136,20 @@ def _numbers(frame: "pd.DataFrame", name: str) -> np.ndarray:
             "not_a_number", f"{name}: row {_row(frame, row)} holds {str(column.iloc[row])!r}, must be a number"
         )
     return numbers
+
+
+def _cell(cell: object) -> object:
+    """A number, nothing or text; what is none of these, and a whole number that no float holds, becomes text."""
+    import pandas as pd
+
+    if cell is None or cell is pd.NA or cell is pd.NaT:
+        return None
+    if not isinstance(cell, Real) or isinstance(cell, bool | np.bool_):
+        return str(cell)
+    try:
+        return float(cell)
+    except OverflowError:
+        return "a number too large"
 
 
 def _lawful(frame, values, needed, read_from, chosen) -> tuple[np.ndarray, list[Note]]:
@@ -156,7 +176,7 @@ def _lawful(frame, values, needed, read_from, chosen) -> tuple[np.ndarray, list[
                               value=int(absent.sum())))  # fmt: skip
     rules = {column.name: column for column in needed}
     for name, column in values.items():
-        rule = rules.get(name, Column(name, ""))
+        rule = rules.get(name, Column(name, "", lowest=0.0 if name == "pass_at_k" else None))
         low = rule.lowest if rule.lowest is not None else (None if rule.scaling in ("shifted", "plain") else 0.0)
         strict = rule.lowest is None and rule.scaling == "log"
         bad = np.zeros(len(frame), bool)

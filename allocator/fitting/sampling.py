@@ -24,7 +24,7 @@ def unbiased_pass_at_k(
     nothing about k. Source: Chen et al., arXiv 2107.03374, eq. 1.
     """
     n, c = (np.asarray(values, float) for values in (n_samples, n_correct))
-    if isinstance(k, bool) or k != int(k) or k < 1:
+    if isinstance(k, bool) or not np.isfinite(k) or k != int(k) or k < 1:
         raise FitError("k", f"must be a whole number >= 1, got {k!r}")
     for name, values in (("n_samples", n), ("n_correct", c)):
         if not (np.isfinite(values) & (values >= 0) & (values == np.floor(values))).all():

@@ -116,7 +116,7 @@ def _at_unit(form: Form, shape: Float[Array, " shape"], scaled: Scaled) -> Float
 def _centre_and_spread(column: Column, values: np.ndarray) -> tuple[float, float]:
     match column.scaling:
         case "log":
-            return float(np.mean(np.log(values))), 1.0
+            return float(np.mean(np.log(values))) if column.centred else 0.0, 1.0
         case "ratio":
             return 0.0, float(np.mean(values)) or 1.0
         case "shifted":

@@ -17,6 +17,7 @@ from allocator.fitting.losses import Loss
 from allocator.fitting.scaled import Scaled, pin
 
 SAME = 1e-6  # relative difference of objectives below which two starts found the same minimum
+EXACT = 1e-9  # residual, in logs or relative to the target, that no measurement resolves
 MOST_SUBSETS = 4  # linear parameters up to which every sign pattern is tried
 
 
@@ -92,7 +93,10 @@ def search(form: Form, loss: Loss, scaled: Scaled, *, starts: int, seed: int, pi
     flat = np.asarray(relative_gradient(form, problem, jnp.asarray(theta)))
     at_bound = np.asarray(found.at_bound[order[0]])
     free = ~at_bound & ~np.isfinite(pinned)
-    same = values <= value + SAME * abs(value)
+    # Where a law fits exactly, objectives differ by rounding alone and gradients are rounding.
+    exact = 0.0 if form.log_likelihood is not None else 0.5 * len(scaled.target) * EXACT**2
+    same = values <= value + max(SAME * abs(value), exact)
+    flat = flat * (abs(value) > exact or form.log_likelihood is not None)
     far = order[~same[order]]
     return Search(theta, value, len(points), float(np.mean(same)), float(np.max(flat[free], initial=0.0)), at_bound,
                   np.asarray(found.theta)[far[:3]])  # fmt: skip
@@ -108,7 +112,7 @@ def _polish(form, loss, scaled, pinned, found: Minimum, best: int) -> tuple[np.n
     theta, problem = np.asarray(found.theta[best]), _problem(loss, scaled, pinned)
     free = ~(np.isfinite(pinned) | np.asarray(found.at_bound[best]))
     value = float(found.objective[best])
-    if not free.any() or value == 0:
+    if not free.any() or value == 0 or not np.isfinite(value):
         return theta, value
 
     where = np.flatnonzero(free)

@@ -43,7 +43,16 @@ def user_form(
 
     def terms(shape, rows):
         values = {spec.name: jnp.exp(shape[i]) if spec.log else shape[i] for i, spec in enumerate(specs)}
-        loss = jnp.asarray(function(values, {column: rows[column] for column in inputs}))
+        given = {column: rows[column] for column in inputs}
+        try:
+            loss = jnp.asarray(function(values, given))
+        except Exception as error:
+            reason = (str(error).splitlines() or [""])[0]
+            raise FitError("user_law", f"{name}: {type(error).__name__}: {reason}") from error
+        shape = given[inputs[0]].shape
+        if loss.shape != shape:
+            raise FitError("user_law", f"{name}: must return one {target} for each of the runs, of shape {shape}, got "
+                           f"shape {loss.shape}")  # fmt: skip
         return (jnp.log(loss) if residuals == "log" else loss)[None, :]
 
     columns = tuple(Column(column, "", "plain", lowest=0.0) for column in inputs)

@@ -43,4 +43,4 @@ def accelerator(record: Record, dtype: str) -> Accelerator:
     links["scale_up_chips"] = 1.0 if math.isnan(links["scale_up_chips"]) else links["scale_up_chips"]
     prices = {"usd_per_chip_hour": record.fields.get("usd_per_chip_hour"), "power_w": record.fields.get("tdp_w")}
     known = {name: value for name, value in prices.items() if isinstance(value, float)}
-    return Accelerator(peak, **figures, **links, **known)  # pyright: ignore[reportArgumentType]
+    return Accelerator(peak, **figures, **links, **known)

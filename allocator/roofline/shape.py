@@ -38,6 +38,9 @@ class Shape(eqx.Module):
     attention_flop_window: Float[Array, ""] | float  # the same in layers with a window
     n_compute: Float[Array, ""] | float  # active parameters that multiply: without the input embedding, a look-up
     dimensions: Dimensions
+    # The same as attention_flop where all tokens of a prompt pass at once: a latent cache is then spelt out into keys
+    # and values, which takes fewer FLOP. None: as in decode.
+    attention_flop_prompt: Float[Array, ""] | float | None = None
 
     def weight_bytes(self, tokens: Float[Array, ""], bytes_per_weight: float) -> Float[Array, ""]:
         """Bytes of weights that a step of so many tokens reads, under uniform routing."""
@@ -57,6 +60,11 @@ class Shape(eqx.Module):
     def attention_flop_per_token(self, context: Float[Array, ""]) -> Float[Array, ""]:
         """FLOP of attention for one token that sees so much context."""
         return self.attention_flop * context + self.attention_flop_window * jnp.minimum(context, self.window)
+
+    def prompt_attention_flop_per_token(self, context: Float[Array, ""]) -> Float[Array, ""]:
+        """The same in prefill and training, of one token of a prompt."""
+        full = self.attention_flop if self.attention_flop_prompt is None else self.attention_flop_prompt
+        return full * context + self.attention_flop_window * jnp.minimum(context, self.window)
 
 
 class ShapeFamily(eqx.Module):
@@ -93,6 +101,7 @@ class ShapeFamily(eqx.Module):
                 destinations=ref.dimensions.destinations,
                 query_heads=ref.dimensions.query_heads * third,
             ),
+            attention_flop_prompt=None if ref.attention_flop_prompt is None else ref.attention_flop_prompt * third**2,
         )
 
 
@@ -114,7 +123,10 @@ def shape(record: Record) -> Shape:
     if record.fields.get("mla_kv_rank") is not None:
         # Absorbed: scores against d_c + d_rope, values from d_c.
         per_layer = 2 * number("n_heads") * (2 * number("mla_kv_rank") + number("mla_rope_dim"))
+        # Spelt out: keys of head_dim, values as wide as the keys without their rotary part.
+        prompt = 2 * number("n_heads") * (2 * number("head_dim") - number("mla_rope_dim")) * full
     else:
+        prompt = None
         per_layer = 4 * number("head_dim") * number("n_heads")
     window = number("window", 0.0)
     built = Shape(
@@ -137,6 +149,7 @@ def shape(record: Record) -> Shape:
             destinations=active + number("n_shared_experts", 0.0),
             query_heads=number("n_heads"),
         ),
+        attention_flop_prompt=prompt,
     )
     require_positive(built, "n_active", "n_shared", "kv_elements_per_token")
     return built

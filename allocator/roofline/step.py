@@ -65,7 +65,8 @@ def decode_step(shape: Shape, op: Operation, layout: Layout | None = None) -> St
     $$t_{mem} = \frac{W(B) + B\,kv}{n\,bw\,e_m},\quad t_{comp} = \frac{B (2N + a\,\text{context})}{n\,F\,e_c}$$
 
     With P pipeline stages a micro-batch of B/P passes through n/P chips at a time, P times; with a layout, each chip
-    reads its own part of the weights, once for its data-parallel group's sequences.
+    reads its own part of the weights, once for its data-parallel group's sequences. The busiest group has one sequence
+    at least, however small the batch; visited experts are spread over all chips.
     """
     batch, context = jnp.asarray(op.batch, float), jnp.asarray(op.context, float)
     stages = 1.0 if layout is None else layout.pipeline
@@ -80,10 +81,11 @@ def decode_step(shape: Shape, op: Operation, layout: Layout | None = None) -> St
     else:
         weights = weights_per_chip(shape, op, layout, micro)
         groups = chips / layout.tensor
-        share = micro / groups  # sequences of a data-parallel group
+        share = jnp.maximum(micro / groups, 1.0)  # sequences of the busiest data-parallel group
         cache = share * kv / jnp.minimum(jnp.asarray(layout.tensor, float), shape.dimensions.kv_heads)
-        linear, scores = (micro * flop / chips for flop in (2 * shape.n_compute, attention))
-        network = network_s(shape, op, layout, share, micro / chips)
+        linear = linear_flop_per_chip(shape, layout, share, micro / chips)
+        scores = share * attention / layout.tensor
+        network = network_s(shape, op, layout, share, share / layout.tensor)
     latency = jnp.asarray(0.0 if layout is None else (stages - 1) * layout.hop_s)
     latency = latency + op.layer_latency_s * shape.dimensions.layers
     return StepTime(weights / bandwidth, cache / bandwidth, linear / peak, scores / peak, network, latency)
@@ -100,6 +102,12 @@ def weights_per_chip(shape: Shape, op: Operation, layout: Layout, tokens) -> Flo
     touched = 1 - (1 - shape.routed_share) ** tokens
     routed = shape.n_routed * touched / layout.expert
     return op.bytes_per_weight * (shape.n_shared / layout.tensor + routed)
+
+
+def linear_flop_per_chip(shape: Shape, layout: Layout, share, tokens_per_chip) -> Float[Array, ""]:
+    """FLOP of matrix products for the busiest group's tokens, and for those sent to a chip's experts."""
+    visited = shape.n_routed * shape.routed_share
+    return 2 * ((shape.n_compute - visited) * share / layout.tensor + visited * tokens_per_chip)
 
 
 def network_s(shape: Shape, op: Operation, layout: Layout, sequences, tokens_per_chip) -> Float[Array, ""]:

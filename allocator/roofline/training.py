@@ -14,5 +14,5 @@ def training_mfu(shape: Shape, op: Operation) -> Float[Array, ""]:
 
     Forward and backward are three forward passes; a token sees half of its sequence of T on average.
     """
-    attention = 3 * shape.attention_flop_per_token(jnp.asarray(op.context / 2, float))
+    attention = 3 * shape.prompt_attention_flop_per_token(jnp.asarray(op.context / 2, float))
     return op.compute_efficiency * 6 * shape.n_compute / (6 * shape.n_compute + attention)

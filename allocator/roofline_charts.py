@@ -1,0 +1,177 @@
+"""Charts of a roofline: functions of data frames that return an altair chart."""
+
+import math
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import altair as alt
+import numpy as np
+import pandas as pd
+
+from allocator.charts import HEIGHT, WIDTH
+
+# Okabe and Ito's colours, which colour-blind eyes tell apart; each also has a shape or a dash of its own.
+BLUE, ORANGE, GREEN, RED, PURPLE, SKY = "#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#56b4e9"
+INK, GREY = "#333333", "#6b6b6b"
+PANEL = 330
+
+
+def roof(points: pd.DataFrame, peak_flop_per_s: float, bytes_per_s: float, about: str) -> Any:
+    """FLOP/s per chip against FLOP per byte under the roof; columns phase, label, intensity, flop_per_s."""
+    ridge = peak_flop_per_s / bytes_per_s
+    known = [float(value) for value in points["intensity"]]
+    left, right = min([ridge / 300, *known]) / 1.6, max([ridge * 30, *known]) * 2.5
+    low = min([left * bytes_per_s, *(float(value) for value in points["flop_per_s"])]) / 1.5
+    x = _log(alt.X, "intensity", "arithmetic intensity (FLOP per byte of memory)", (left, right))
+    y = _log(alt.Y, "flop_per_s", "FLOP/s per chip", (low, peak_flop_per_s * 3))
+    ends = [(left, left * bytes_per_s), (ridge, peak_flop_per_s), (right, peak_flop_per_s)]
+    line = alt.Chart(alt.InlineData(values=[{"intensity": a, "flop_per_s": b} for a, b in ends]))
+    roofline = line.mark_line(color=INK, strokeWidth=2.5, clip=True).encode(x=x, y=y)
+    phases = list(dict.fromkeys(points["phase"]))
+    colour = alt.Color("phase:N", title=None, sort=phases).scale(
+        domain=phases, range=[BLUE, ORANGE, GREEN, RED][: len(phases)]
+    )
+    form = alt.Shape("phase:N", title=None, sort=phases).scale(
+        domain=phases, range=["circle", "diamond", "square", "triangle-up"][: len(phases)]
+    )
+    tips = ["phase:N", "label:N", alt.Tooltip("intensity:Q", title="FLOP/byte", format=".3~s"),
+            alt.Tooltip("flop_per_s:Q", title="FLOP/s per chip", format=".3~e")]  # fmt: skip
+    dots = alt.Chart(points).mark_point(size=75, filled=True, opacity=1)
+    dots = dots.encode(x=x, y=y, tooltip=tips, color=colour.legend(orient="bottom"), shape=form.legend(orient="bottom"))
+    layers: list[Any] = [roofline, dots]
+    # Decode climbs the slope, so its labels go to the right of the points; the others hang under the ceiling.
+    slope = points["phase"].str.startswith("decode")
+    for part, mark in (
+        (points[slope], {"align": "left", "dx": 9, "dy": 5}),
+        (points[~slope], {"align": "center", "dy": 16}),
+    ):
+        layers += _labels(part, x, y, mark)
+    near = alt.InlineData(values=[
+        {"intensity": math.sqrt(left * ridge) / 1.15, "flop_per_s": math.sqrt(left * ridge) * bytes_per_s * 1.8,
+         "label": f"memory: {bytes_per_s / 1e12:.3g} TB/s"},
+    ])  # fmt: skip
+    top = alt.InlineData(values=[{"intensity": right / 1.2, "flop_per_s": peak_flop_per_s * 1.35,
+                                  "label": f"dense peak: {peak_flop_per_s / 1e12:,.0f} TFLOP/s"}])  # fmt: skip
+    foot = alt.InlineData(values=[{"intensity": ridge, "flop_per_s": low * 1.35, "label": f"{ridge:,.0f} FLOP/byte"}])
+    said: dict[str, Any] = {"color": INK, "fontSize": 11}
+    layers.append(alt.Chart(near).mark_text(align="right", **said).encode(x=x, y=y, text="label:N"))
+    layers.append(alt.Chart(top).mark_text(align="right", **said).encode(x=x, y=y, text="label:N"))
+    layers.append(alt.Chart(foot).mark_text(align="left", dx=6, **said).encode(x=x, y=y, text="label:N"))
+    layers.insert(0, alt.Chart(foot).mark_rule(color=GREY, strokeDash=[4, 4]).encode(x=x))
+    title = _title(
+        "Roofline", about, "points at the bound; right of the dashed line arithmetic binds, left of it memory"
+    )
+    return alt.layer(*layers, title=title).properties(width=WIDTH + 150, height=HEIGHT + 80)
+
+
+def batches(frame: pd.DataFrame, marks: Mapping[str, float], floors: Mapping[str, float], about: str) -> Any:
+    """TPOT, and cost per million output tokens, against batch; columns batch, fits, tpot_ms, expected_ms, cost, expected_cost.
+
+    `marks` are batches that get a line (critical, largest); `floors` has tpot_ms, cost and the cost's unit as key.
+    """
+    unit = next(key for key in floors if key != "tpot_ms")
+    span = (float(frame["batch"].min()), float(frame["batch"].max()))
+    inside = {words: at for words, at in marks.items() if span[0] <= at <= span[1]}
+    panels = []
+    for (column, expected), words, floor, note in (
+        (("tpot_ms", "expected_ms"), "time per output token (ms)", floors["tpot_ms"], "weights alone"),
+        (("cost", "expected_cost"), f"{unit} per million output tokens", floors[unit], "floor"),
+    ):
+        long = pd.concat([
+            pd.DataFrame({"batch": frame["batch"], "value": frame[name], "fits": frame["fits"], "what": what})
+            for name, what in ((column, "bound"), (expected, "expected from measurements"))
+        ])  # fmt: skip
+        values = np.asarray(long["value"], float)
+        ends = (min(float(values.min()), floor) / 1.6, float(values.max()) * 1.5)
+        x = _log(alt.X, "batch", "batch (sequences in a step)", span)
+        y = _log(alt.Y, "value", words, ends)
+        kinds = ["bound", "expected from measurements"]
+        colour = alt.Color("what:N", title=None, sort=kinds).scale(domain=kinds, range=[BLUE, ORANGE])
+        tips = ["what:N", alt.Tooltip("batch:Q", format=",.0f"), alt.Tooltip("value:Q", title=words, format=".4~g")]
+        layers: list[Any] = []
+        for part, dash in ((long[long["fits"]], [1, 0]), (long[~long["fits"]], [2, 4])):
+            if len(part):
+                drawn = alt.Chart(part).mark_line(strokeWidth=2.2, strokeDash=dash, clip=True)
+                layers.append(drawn.encode(x=x, y=y, color=colour.legend(orient="bottom"), tooltip=tips))
+        base = alt.Chart(alt.InlineData(values=[{"value": floor, "batch": span[0], "label": f"{note}: {floor:.3g}"}]))
+        layers.append(base.mark_rule(color=GREEN, strokeDash=[6, 3]).encode(y=y))
+        layers.append(
+            base.mark_text(align="left", dx=4, dy=9, color=GREEN, fontSize=10).encode(x=x, y=y, text="label:N")
+        )
+        for i, (name, at) in enumerate(inside.items()):
+            beyond = at > math.sqrt(span[0] * span[1])
+            values_ = [{"batch": at, "value": ends[1] / (1.12 * (1 + 0.35 * i)), "label": f"{name} {at:,.0f}"}]
+            line = alt.Chart(alt.InlineData(values=values_))
+            layers.append(line.mark_rule(color=INK, strokeDash=[3, 3] if i else [1, 0], strokeWidth=1).encode(x=x))
+            text = line.mark_text(align="right" if beyond else "left", dx=-4 if beyond else 4, color=INK, fontSize=10)
+            layers.append(text.encode(x=x, y=y, text="label:N"))
+        panels.append(alt.layer(*layers).properties(width=PANEL, height=HEIGHT))
+    remark = "dotted: a batch that does not fit in memory" if not frame["fits"].all() else ""
+    return alt.hconcat(*panels, title=_title("What a larger batch buys", about, remark, width=2 * PANEL))
+
+
+def measured(frame: pd.DataFrame, about: str) -> Any:
+    """Measured against predicted time per output token; columns predicted_tpot_ms, measured_tpot_ms, model, id, beats."""
+    both = np.concatenate([np.asarray(frame[name], float) for name in ("predicted_tpot_ms", "measured_tpot_ms")])
+    ends = (float(both.min()) / 1.15, float(both.max()) * 1.15)
+    x = _log(alt.X, "predicted_tpot_ms", "predicted time per output token (ms)", ends)
+    y = _log(alt.Y, "measured_tpot_ms", "measured time per output token (ms)", ends)
+    drawn = frame[["id", "hardware", "model", "predicted_tpot_ms", "measured_tpot_ms", "error", "beats"]]
+    names = sorted({*frame["model"]})
+    colours = [BLUE, ORANGE, GREEN, RED, PURPLE, SKY, INK, "#b59f00"]
+    forms = ["circle", "square", "diamond", "triangle-up", "cross", "triangle-down", "stroke", "wedge"]
+
+    def cycle(values: Sequence[str]) -> list[str]:
+        return [values[i % len(values)] for i in range(len(names))]
+
+    colour = alt.Color("model:N", title=None).scale(domain=names, range=cycle(colours))
+    form = alt.Shape("model:N", title=None).scale(domain=names, range=cycle(forms))
+    legend = alt.Legend(orient="right", symbolOpacity=1, symbolSize=70)
+    tips = ["id:N", "hardware:N", "model:N", alt.Tooltip("predicted_tpot_ms:Q", format=".4~g"),
+            alt.Tooltip("measured_tpot_ms:Q", format=".4~g"), alt.Tooltip("error:Q", format="+.0%")]  # fmt: skip
+    dots = alt.Chart(drawn).mark_point(size=22, filled=True, opacity=0.55)
+    dots = dots.encode(x=x, y=y, color=colour.legend(legend), shape=form.legend(legend), tooltip=tips)
+    layers: list[Any] = []
+    for factor, dash in ((1.0, [1, 0]), (2.0, [4, 4]), (0.5, [4, 4])):
+        line = [{"predicted_tpot_ms": end, "measured_tpot_ms": factor * end} for end in ends]
+        rule = alt.Chart(alt.InlineData(values=line)).mark_line(color=INK, strokeDash=dash, strokeWidth=1, clip=True)
+        layers.append(rule.encode(x=x, y=y))
+    layers.insert(0, dots)
+    odd = drawn[drawn["beats"] != ""]
+    if len(odd):
+        rings = alt.Chart(odd).mark_point(size=110, color=INK, strokeWidth=1.5, filled=False)
+        layers.append(rings.encode(x=x, y=y, tooltip=[*tips, "beats:N"]))
+    remark = "line: equal; dashed: twice and half" + ("; ringed: rows that beat the bound" if len(odd) else "")
+    title = _title("Measured against predicted", about, remark)
+    return alt.layer(*layers, title=title).properties(width=WIDTH, height=WIDTH)
+
+
+def _labels(frame: pd.DataFrame, x: Any, y: Any, mark: Mapping[str, Any]) -> Iterable[Any]:
+    """Text with a halo, so that no line runs through it."""
+    if not len(frame):
+        return []
+    part = alt.Chart(frame)
+    halo = part.mark_text(fontSize=10, stroke="white", strokeWidth=3, **mark)
+    ink = part.mark_text(fontSize=10, color=INK, **mark)
+    return [text.encode(x=x, y=y, text="label:N") for text in (halo, ink)]
+
+
+def _log(channel: Any, field: str, title: str, ends: tuple[float, float]) -> Any:
+    """A log channel with ends of its own and ticks at round numbers."""
+    low, high = ends
+    for parts in ((1, 2, 5), (1, 3), (1,)):
+        ticks = [float(f"{part}e{power}") for power in range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+                 for part in parts]  # fmt: skip
+        ticks = [tick for tick in ticks if low <= tick <= high]
+        if len(ticks) <= 8:
+            break
+    form = "~e" if high > 1e6 else ",.4~g" if high > 9999 else ".4~g"
+    axis = alt.Axis(values=ticks or [low, high], format=form, gridColor="#eeeeee", titleFontWeight="normal",
+                    labelOverlap="greedy", labelSeparation=5)  # fmt: skip
+    return channel(f"{field}:Q", title=title).scale(type="log", domain=[low, high], nice=False).axis(axis)
+
+
+def _title(text: str, about: str, remark: str = "", width: int = WIDTH + 150) -> alt.TitleParams:
+    lines = [line for part in (about, remark) for line in textwrap.wrap(part, max(width // 6, 40))]
+    return alt.TitleParams(text, subtitle=lines, anchor="start", subtitleColor=GREY, offset=12)

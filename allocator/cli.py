@@ -370,8 +370,7 @@ def roofline_check(
 
     checked = roofline_checks.check(file)
     if out is not None:
-        files = {"check.csv": checked.to_frame().to_csv(index=False), "check.json": _json(checked.to_dict())}
-        _write(out, files, quiet=as_json)
+        _write(out, roofline_report.check_files(checked) | {"check.json": _json(checked.to_dict())}, quiet=as_json)
     if as_json:
         _print(_json(checked.to_dict()))
     else:

@@ -20,58 +20,55 @@ PANEL = 330
 def roof(points: pd.DataFrame, peak_flop_per_s: float, bytes_per_s: float, about: str) -> Any:
     """FLOP/s per chip against FLOP per byte under the roof; columns phase, label, intensity, flop_per_s."""
     ridge = peak_flop_per_s / bytes_per_s
-    known = [float(value) for value in points["intensity"]]
+    known = np.asarray(points["intensity"], float).tolist()
     left, right = min([ridge / 300, *known]) / 1.6, max([ridge * 30, *known]) * 2.5
-    low = min([left * bytes_per_s, *(float(value) for value in points["flop_per_s"])]) / 1.5
+    low = min([left * bytes_per_s, *np.asarray(points["flop_per_s"], float)]) / 1.5
     x = _log(alt.X, "intensity", "arithmetic intensity (FLOP per byte of memory)", (left, right))
     y = _log(alt.Y, "flop_per_s", "FLOP/s per chip", (low, peak_flop_per_s * 3))
     ends = [(left, left * bytes_per_s), (ridge, peak_flop_per_s), (right, peak_flop_per_s)]
     line = alt.Chart(alt.InlineData(values=[{"intensity": a, "flop_per_s": b} for a, b in ends]))
     roofline = line.mark_line(color=INK, strokeWidth=2.5, clip=True).encode(x=x, y=y)
     phases = list(dict.fromkeys(points["phase"]))
-    colour = alt.Color("phase:N", title=None, sort=phases).scale(
-        domain=phases, range=[BLUE, ORANGE, GREEN, RED][: len(phases)]
-    )
-    form = alt.Shape("phase:N", title=None, sort=phases).scale(
-        domain=phases, range=["circle", "diamond", "square", "triangle-up"][: len(phases)]
-    )
+    colours, shapes = [BLUE, ORANGE, GREEN, RED], ["circle", "diamond", "square", "triangle-up"]
+    colour = alt.Color("phase:N", title=None, sort=phases).scale(domain=phases, range=colours[: len(phases)])
+    form = alt.Shape("phase:N", title=None, sort=phases).scale(domain=phases, range=shapes[: len(phases)])
     tips = ["phase:N", "label:N", alt.Tooltip("intensity:Q", title="FLOP/byte", format=".3~s"),
             alt.Tooltip("flop_per_s:Q", title="FLOP/s per chip", format=".3~e")]  # fmt: skip
     dots = alt.Chart(points).mark_point(size=75, filled=True, opacity=1)
     dots = dots.encode(x=x, y=y, tooltip=tips, color=colour.legend(orient="bottom"), shape=form.legend(orient="bottom"))
     layers: list[Any] = [roofline, dots]
-    # Decode climbs the slope, so its labels go to the right of the points; the others hang under the ceiling.
-    slope = points["phase"].str.startswith("decode")
-    for part, mark in (
-        (points[slope], {"align": "left", "dx": 9, "dy": 5}),
-        (points[~slope], {"align": "center", "dy": 16}),
-    ):
-        layers += _labels(part, x, y, mark)
-    near = alt.InlineData(values=[
-        {"intensity": math.sqrt(left * ridge) / 1.15, "flop_per_s": math.sqrt(left * ridge) * bytes_per_s * 1.8,
-         "label": f"memory: {bytes_per_s / 1e12:.3g} TB/s"},
-    ])  # fmt: skip
-    top = alt.InlineData(values=[{"intensity": right / 1.2, "flop_per_s": peak_flop_per_s * 1.35,
+    # Each phase has its own side of its points, so that labels of different phases do not meet.
+    places: dict[str, dict[str, Any]] = {
+        "decode": {"align": "left", "dx": 9, "dy": 6},
+        "prefill": {"align": "right", "dx": 2, "dy": -15},
+        "training": {"align": "center", "dy": 16},
+    }
+    named = _apart(points)
+    for phase, mark in places.items():
+        layers += _labels(pd.DataFrame(named[named["phase"].str.startswith(phase)]), x, y, mark)
+    near = alt.InlineData(values=[{"intensity": left * 1.15, "flop_per_s": left * bytes_per_s * 7,
+                                   "label": f"memory: {bytes_per_s / 1e12:.3g} TB/s"}])  # fmt: skip
+    top = alt.InlineData(values=[{"intensity": right / 1.1, "flop_per_s": peak_flop_per_s * 2.1,
                                   "label": f"dense peak: {peak_flop_per_s / 1e12:,.0f} TFLOP/s"}])  # fmt: skip
     foot = alt.InlineData(values=[{"intensity": ridge, "flop_per_s": low * 1.35, "label": f"{ridge:,.0f} FLOP/byte"}])
     said: dict[str, Any] = {"color": INK, "fontSize": 11}
-    layers.append(alt.Chart(near).mark_text(align="right", **said).encode(x=x, y=y, text="label:N"))
+    layers.append(alt.Chart(near).mark_text(align="left", **said).encode(x=x, y=y, text="label:N"))
     layers.append(alt.Chart(top).mark_text(align="right", **said).encode(x=x, y=y, text="label:N"))
     layers.append(alt.Chart(foot).mark_text(align="left", dx=6, **said).encode(x=x, y=y, text="label:N"))
     layers.insert(0, alt.Chart(foot).mark_rule(color=GREY, strokeDash=[4, 4]).encode(x=x))
-    title = _title(
-        "Roofline", about, "points at the bound; right of the dashed line arithmetic binds, left of it memory"
-    )
+    title = _title("Roofline", about, "right of the dashed line arithmetic binds, left of it memory")
     return alt.layer(*layers, title=title).properties(width=WIDTH + 150, height=HEIGHT + 80)
 
 
 def batches(frame: pd.DataFrame, marks: Mapping[str, float], floors: Mapping[str, float], about: str) -> Any:
-    """TPOT, and cost per million output tokens, against batch; columns batch, fits, tpot_ms, expected_ms, cost, expected_cost.
+    """Time and cost per output token against batch.
 
-    `marks` are batches that get a line (critical, largest); `floors` has tpot_ms, cost and the cost's unit as key.
+    Columns batch, fits, tpot_ms, expected_ms, cost, expected_cost (per million). `marks` are batches that get a line
+    (critical, largest); `floors` has tpot_ms, and the cost under its unit.
     """
+    fits = np.asarray(frame["fits"], bool)
     unit = next(key for key in floors if key != "tpot_ms")
-    span = (float(frame["batch"].min()), float(frame["batch"].max()))
+    span = (float(np.asarray(frame["batch"]).min()), float(np.asarray(frame["batch"]).max()))
     inside = {words: at for words, at in marks.items() if span[0] <= at <= span[1]}
     panels = []
     for (column, expected), words, floor, note in (
@@ -83,7 +80,8 @@ def batches(frame: pd.DataFrame, marks: Mapping[str, float], floors: Mapping[str
             for name, what in ((column, "bound"), (expected, "expected from measurements"))
         ])  # fmt: skip
         values = np.asarray(long["value"], float)
-        ends = (min(float(values.min()), floor) / 1.6, float(values.max()) * 1.5)
+        low, high = min(float(values.min()), floor), float(values.max())
+        ends = (low / (high / low) ** 0.1 / 1.1, high * 1.8)  # room for the labels
         x = _log(alt.X, "batch", "batch (sequences in a step)", span)
         y = _log(alt.Y, "value", words, ends)
         kinds = ["bound", "expected from measurements"]
@@ -101,18 +99,19 @@ def batches(frame: pd.DataFrame, marks: Mapping[str, float], floors: Mapping[str
         )
         for i, (name, at) in enumerate(inside.items()):
             beyond = at > math.sqrt(span[0] * span[1])
-            values_ = [{"batch": at, "value": ends[1] / (1.12 * (1 + 0.35 * i)), "label": f"{name} {at:,.0f}"}]
-            line = alt.Chart(alt.InlineData(values=values_))
+            line = alt.Chart(alt.InlineData(values=[{"batch": at, "label": f"{name} {at:,.0f}"}]))
             layers.append(line.mark_rule(color=INK, strokeDash=[3, 3] if i else [1, 0], strokeWidth=1).encode(x=x))
-            text = line.mark_text(align="right" if beyond else "left", dx=-4 if beyond else 4, color=INK, fontSize=10)
-            layers.append(text.encode(x=x, y=y, text="label:N"))
+            said: dict[str, Any] = {"align": "right" if beyond else "left", "dx": -4 if beyond else 4, "fontSize": 10}
+            high = alt.value(9 + 14 * i)
+            for text in (line.mark_text(stroke="white", strokeWidth=4, **said), line.mark_text(color=INK, **said)):
+                layers.append(text.encode(x=x, y=high, text="label:N"))
         panels.append(alt.layer(*layers).properties(width=PANEL, height=HEIGHT))
-    remark = "dotted: a batch that does not fit in memory" if not frame["fits"].all() else ""
+    remark = "dotted: a batch that does not fit in memory" if not fits.all() else ""
     return alt.hconcat(*panels, title=_title("What a larger batch buys", about, remark, width=2 * PANEL))
 
 
 def measured(frame: pd.DataFrame, about: str) -> Any:
-    """Measured against predicted time per output token; columns predicted_tpot_ms, measured_tpot_ms, model, id, beats."""
+    """Measured against predicted time per output token, of a check's rows."""
     both = np.concatenate([np.asarray(frame[name], float) for name in ("predicted_tpot_ms", "measured_tpot_ms")])
     ends = (float(both.min()) / 1.15, float(both.max()) * 1.15)
     x = _log(alt.X, "predicted_tpot_ms", "predicted time per output token (ms)", ends)
@@ -147,6 +146,17 @@ def measured(frame: pd.DataFrame, about: str) -> Any:
     return alt.layer(*layers, title=title).properties(width=WIDTH, height=WIDTH)
 
 
+def _apart(points: pd.DataFrame) -> pd.DataFrame:
+    """The points whose labels do not touch one before; those with a remark in brackets come first."""
+    phases, labels = ([str(value) for value in points[name]] for name in ("phase", "label"))
+    places = np.log10(np.asarray(points["intensity"], float))
+    kept: list[int] = []
+    for i in sorted(range(len(points)), key=lambda i: "(" not in labels[i]):
+        if labels[i] and all(abs(places[i] - places[j]) > 0.18 for j in kept if phases[j] == phases[i]):
+            kept.append(i)
+    return points.iloc[sorted(kept)]
+
+
 def _labels(frame: pd.DataFrame, x: Any, y: Any, mark: Mapping[str, Any]) -> Iterable[Any]:
     """Text with a halo, so that no line runs through it."""
     if not len(frame):
@@ -161,12 +171,12 @@ def _log(channel: Any, field: str, title: str, ends: tuple[float, float]) -> Any
     """A log channel with ends of its own and ticks at round numbers."""
     low, high = ends
     for parts in ((1, 2, 5), (1, 3), (1,)):
-        ticks = [float(f"{part}e{power}") for power in range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-                 for part in parts]  # fmt: skip
+        powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+        ticks = [float(f"{part}e{power}") for power in powers for part in parts]
         ticks = [tick for tick in ticks if low <= tick <= high]
         if len(ticks) <= 8:
             break
-    form = "~e" if high > 1e6 else ",.4~g" if high > 9999 else ".4~g"
+    form = "~e" if high > 9e6 or low < 1e-4 else ",~f"
     axis = alt.Axis(values=ticks or [low, high], format=form, gridColor="#eeeeee", titleFontWeight="normal",
                     labelOverlap="greedy", labelSeparation=5)  # fmt: skip
     return channel(f"{field}:Q", title=title).scale(type="log", domain=[low, high], nice=False).axis(axis)

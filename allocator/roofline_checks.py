@@ -103,7 +103,8 @@ def check(table: "str | Path | pd.DataFrame", *, calibration: Calibration = SERV
 
     at the context input + output/2 and the batch that the concurrency asks for and memory allows; the prefill share is
     that of batch/output prompts a step, and 0 where other chips prefill. The bound has no fixed time, full efficiency,
-    no prefill, an 8-bit cache, and only those sequences that are decoded while others wait for their first token.
+    no prefill, an 8-bit cache, no reading of the input embedding, and only those sequences that are decoded while
+    others wait for their first token.
     Raises `CatalogError` where a column is missing or a cell is no positive number.
     """
     require_float64()
@@ -162,7 +163,9 @@ def _times(shapes: Shape, chips: Accelerator, own, weight, kv, decoding, aggrega
         predicted = calibration.step_s(step, shape.dimensions.layers, prefill.compute_s * aggregated)
         fits_least = fitting(SMALLEST_KV)
         least = jnp.maximum(jnp.minimum(own["concurrency"] * decoding, fits_least), 1.0)
-        bound = decode_step(shape, operation(least, context, SMALLEST_KV)).step_s
+        # A look-up reads a few rows of the input embedding, not all of it.
+        light = eqx.tree_at(lambda s: s.n_shared, shape, shape.n_shared - (shape.n_active - shape.n_compute))
+        bound = decode_step(light, operation(least, context, SMALLEST_KV)).step_s
         return {"predicted": predicted, "bound": bound, "batch": batch, "fits": fits_least}
 
     return jax.vmap(one)(shapes, chips, own, weight, kv, decoding, aggregated)

@@ -26,8 +26,14 @@ from allocator.units import SECONDS_PER_HOUR, one_line, short_count, significant
 
 BAR = 20
 MOST = 12  # reasons and rows that a terminal shows; --out and --json have all
-_PARTS = (("weights", "weights", "memory"), ("cache", "KV cache", "memory"), ("linear", "matrix products", "compute"),
-          ("attention", "attention", "compute"), ("network", "network", "network"), ("latency", "latency", "fixed"))  # fmt: skip
+_PARTS = (
+    ("weights", "weights", "memory"),
+    ("cache", "KV cache", "memory"),
+    ("linear", "matrix products", "compute"),
+    ("attention", "attention", "compute"),
+    ("network", "network", "network"),
+    ("latency", "latency", "fixed"),
+)
 
 
 def terms(result: Roofline) -> pd.DataFrame:
@@ -81,7 +87,9 @@ def print_roofline(result: Roofline, console: Console) -> None:
     console.print(Text(_about(result)))
     table = _table("decode step", "ms", "of the step", "", "")
     shown = terms(result)
-    for row in shown[shown["phase"] == "decode"].to_dict("records"):
+    for row in shown.to_dict("records"):
+        if row["phase"] != "decode":
+            continue
         share = float(row["share_of_step"])
         bar = "█" * round(BAR * min(share, 1.0))
         table.add_row(row["part"], significant(row["ms"]), f"{100 * share:.1f} %", bar.ljust(BAR), _mark(row))
@@ -110,9 +118,8 @@ def print_check(checked: Check, console: Console) -> None:
             table.add_row(Text(cells[0]), *cells[1:])
         console.print(Padding(table, (1, 0, 0, 2)))
         spread = checked.measured_over_predicted()
-        console.print(Padding(Text(
-            f"Measured over predicted: {spread['p10']:.2f} (10%), {spread['p50']:.2f} (median), {spread['p90']:.2f} (90%)."
-        ), (1, 0, 0, 2)))  # fmt: skip
+        told = f"{spread['p10']:.2f} (10%), {spread['p50']:.2f} (median), {spread['p90']:.2f} (90%)"
+        console.print(Padding(Text(f"Measured over predicted: {told}."), (1, 0, 0, 2)))
     if checked.beating:
         console.print(Text("\nFaster than the bound, so not what they say", style="bold"))
         for row in checked.beating[:MOST]:
@@ -142,15 +149,15 @@ def error_table(checked: Check) -> str:
 
 
 def roof_points(result: Roofline) -> pd.DataFrame:
-    """Phases on the roofline: intensity and FLOP/s per chip of decode at several batches, of prefill and of training."""
+    """Intensity and FLOP/s per chip of decode at several batches, of prefill and of training."""
     op, peak, bandwidth = result.operation, result.operation.chip.peak_flop_per_s, result.operation.chip.hbm_bytes_per_s
     rows = []
 
     def add(phase: str, label: str, flop: float, seconds: float, moved: float) -> None:
         rows.append({"phase": phase, "label": label, "intensity": flop / moved, "flop_per_s": flop / seconds})
 
-    most = max(result.max_batch, 1)
-    asked = {1, *(round(most ** (i / 3)) for i in range(4)), int(op.batch)}
+    most, least = max(result.max_batch, 1), float(result.layout.data(op.chips))  # a sequence a group, at least
+    asked = {*(round(least * (most / least) ** (i / 3)) for i in range(4)), int(op.batch)}
     for batch in sorted(asked):
         step = decode_step(result.shape, eqx.tree_at(lambda o: o.batch, op, float(batch)), result.layout)
         flop, moved = float(step.compute_s) * peak, float(step.memory_s) * bandwidth
@@ -196,9 +203,8 @@ def charts_of(result: Roofline, tables: Mapping[str, pd.DataFrame]) -> dict[str,
     """The charts by name, in the order of the page."""
     chip, about = result.operation.chip, _subtitle(result)
     rate, unit = _cost_rate(result)
-    alone = float(
-        decode_step(result.shape, eqx.tree_at(lambda o: o.batch, result.operation, 1.0), result.layout).weights_s
-    )
+    single = eqx.tree_at(lambda o: o.batch, result.operation, 1.0)
+    alone = float(decode_step(result.shape, single, result.layout).weights_s)
     last = tables["batches"].iloc[-1]
     floor = rate * result.operation.chips * 1e6 * _floor_s(result)
     marks = {"largest that fits:": float(result.max_batch), "critical:": result.critical_batch}
@@ -260,9 +266,9 @@ def _page(result: Roofline, shown: pd.DataFrame, drawn: Mapping[str, Any]) -> st
 
 
 _LEGEND = (
-    "Bound: reading memory, arithmetic and exchanging data all overlap and each runs at its full rate; nothing measured is "
-    "faster. Scaling book: the KV cache is read apart, the rest overlaps. Peaks are dense; one multiply-add is 2 FLOP; the "
-    "look-up in the input embedding is 0 FLOP. Prices are the catalogue's, per chip-hour, at full use."
+    "Bound: reading memory, arithmetic and exchanging data all overlap, each at its full rate. Scaling book: the "
+    "KV cache is read apart, the rest overlaps. Peaks are dense; one multiply-add is 2 FLOP; the look-up in the input "
+    "embedding is 0 FLOP. Prices are the catalogue's, per chip-hour, at full use."
 )
 _ERROR_HEADS = ("rows of", "n", "median error", "90% of errors below", "bias", "bound / measured")
 

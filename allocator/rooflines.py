@@ -183,17 +183,18 @@ def roofline(
     """The roofline of a model on chips, both by their catalogue names.
 
     `context` is what a decoded token sees; `prompt` (default: the context) is prefilled, one prompt at a time in each
-    data-parallel group. A layout that is not stated cuts as far as heads, experts and the scale-up domain allow. Raises `CatalogError` for a dtype
-    that the chip lacks, a batch or layout that is no whole number or does not divide, a context above the model's, and
-    a batch that does not fit, saying the largest batch and context that do.
+    data-parallel group. A layout that is not stated cuts as far as heads, experts and the scale-up domain allow.
+    Raises `CatalogError` for a dtype that the chip lacks, a batch or layout that is no whole number or does not divide,
+    a context above the model's, and a batch that does not fit, saying the largest batch and context that do.
     """
     require_float64()
     chip_record, model_record = catalog.find("hardware", hardware), catalog.find("models", model)
-    for name, value in (("chips", chips), ("batch", batch), ("context", context), ("prompt", prompt or 1)):
+    given = context if prompt is None else prompt
+    for name, value in (("chips", chips), ("batch", batch), ("context", context), ("prompt", given)):
         if not (math.isfinite(value) and value >= 1 and value == int(value)):
             raise CatalogError(f"roofline.{name}: got {value:g}; must be a whole number >= 1")
     longest = model_record.fields.get("max_context_tokens")
-    for name, value in (("context", context), ("prompt", prompt or 1)):
+    for name, value in (("context", context), ("prompt", given)):
         if isinstance(longest, float) and value > longest:
             raise CatalogError(f"roofline.{name}: got {value:g}; {model_record.name} takes at most {longest:g} tokens")
     chip, cache_dtype = accelerator(chip_record, dtype), kv_dtype or dtype
@@ -219,7 +220,7 @@ def roofline(
     if network:
         raise CatalogError(f"{chip_record.name}: {network} is not known, so the layout's exchanges cannot be timed; "
                            "keep to the scale-up domain or one chip")  # fmt: skip
-    asked = float(prompt or context)
+    asked = float(given)
     once = eqx.tree_at(lambda o: (o.batch, o.context), op, (float(layout.data(op.chips)), asked))
     return Roofline(
         chip_record.name, model_record.name, dtype, cache_dtype, drawn, op, layout, decode_step(drawn, op, layout),

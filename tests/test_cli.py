@@ -24,7 +24,7 @@ import allocator
 from allocator.cli import app, main
 
 CONSOLE_SCRIPT = Path(sys.executable).with_name("allocator")
-KINDS = {"hardware": 28, "models": 26, "laws": 9, "data": 13, "scenarios": 4}
+KINDS = {"hardware": 28, "models": 26, "laws": 18, "data": 17, "scenarios": 4}
 GIVEN = ["--n-active", "1e11", "--d-pretrain", "1e14", "--d-rl", "1e14", "--k", "1"]
 
 

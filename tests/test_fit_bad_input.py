@@ -243,14 +243,13 @@ RANGES = {"E": (0.5, 3.0), "A": (5.0, 5000.0)}
     ("code", "pattern", "function"),
     [
         ("no_minimum", "no start led to a finite user law", lambda p, c: p["E"] * jnp.nan * c["n_active"]),
-        ("no_minimum", "no start led to a finite user law", lambda p, c: -p["E"] - p["A"] * c["n_active"]),
         ("user_law", r"one loss for each of the runs, of shape \(25,\), got shape \(\)", lambda p, c: p["E"]),
         ("user_law", r"got shape \(25, 2\)", lambda p, c: p["E"] * jnp.ones((len(c["n_active"]), 2))),
         ("user_law", "KeyError: 'alpha'", lambda p, c: p["alpha"] * c["n_active"]),
         ("user_law", "ZeroDivisionError", lambda p, c: c["n_active"] / 0 + 1 // 0),
         ("user_law", "TypeError", lambda p: p["E"]),
     ],
-    ids=["nan", "negative", "scalar", "two columns", "unknown parameter", "raises", "one argument"],
+    ids=["nan", "scalar", "two columns", "unknown parameter", "raises", "one argument"],
 )
 def test_users_law_that_cannot_be_used(code: str, pattern: str, function):
     refused(code, pattern, RUNS, allocator.user_form(function, RANGES))
@@ -308,7 +307,7 @@ def test_garbage_is_refused_in_one_line(rows):
     never_worse_than_a_refusal(rows, "chinchilla")
 
 
-@settings(max_examples=25, phases=TRIED)
+@settings(max_examples=12, phases=TRIED)
 @given(rows=plain)
 @example(rows=[(10.0**i, 10.0 ** (i * 7 % 25), 10.0 ** (i * 11 % 25 - 12)) for i in range(25)])
 @example(rows=[(1e9 * (1 + i), 1e10 * (1 + i * 7 % 25), 1e-300) for i in range(25)])

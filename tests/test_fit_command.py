@@ -129,7 +129,8 @@ def test_wrong_input_is_one_line_and_code_2(here, capsys, arguments, said):
     assert call("fit", *arguments) == 2
     out, err = capsys.readouterr()
     assert out == ""
-    assert err.startswith("error: ") and said in err
+    assert err.startswith("error: ")
+    assert said in err
     assert err.count("\n") == 1
     assert not (here / "fits").exists()
 

@@ -1,4 +1,4 @@
-"""What must not matter to a fit: units, the order of rows, sum or mean, how the work is cut up, which starts were drawn."""
+"""What must not matter to a fit: units, the order of rows, sum or mean, chunks of work, which starts were drawn."""
 
 from functools import cache
 

@@ -38,8 +38,8 @@ def fields_of(module) -> list[str]:
 
 
 # Projections of positions, linear layers, indexers and compressed caches are not made of these dimensions.
-REFUSED = ("chinchilla-70b", "minimax-m1", "minimax-m3", "deepseek-v3.2", "glm-5", "qwen3.5-397b-a17b", "deepseek-v4-pro",
-           "deepseek-v4-flash")  # fmt: skip
+REFUSED = ("chinchilla-70b", "minimax-m1", "minimax-m3", "deepseek-v3.2", "glm-5", "qwen3.5-397b-a17b",
+           "deepseek-v4-pro", "deepseek-v4-flash")  # fmt: skip
 COUNTED = [name for name in MODELS if name not in REFUSED]
 
 

@@ -119,7 +119,7 @@ def test_table_of_pass_at_k():
     expected = {("a", 1): 0.15, ("b", 1): 1.0, ("a", 4): float(exact(10, 3, 4)) / 2, ("b", 4): 1.0}
     assert {(row.model, row.k): row.pass_at_k for row in made.itertuples()} == pytest.approx(expected, rel=1e-14)
     assert made["problems"].tolist() == [2, 1, 2, 1]
-    with pytest.raises(FitError, match="^missing_column: n_correct: no such column; found model, n_samples$"):
+    with pytest.raises(FitError, match=r"^missing_column: n_correct: no such column; found model, n_samples$"):
         pass_table(frame.drop(columns="n_correct"), ["model"], [1])
 
 
@@ -145,10 +145,13 @@ def test_beta_of_simulated_counts_is_within_its_error(a: float, b: float):
     assert (np.abs(ours - np.log([a, b])) < 3.5 * errors).all()
 
 
-@pytest.mark.parametrize(("benchmark", "model"), [("gsm8k", "Pythia_12B_300B"), ("math", "Pythia_1B_300B")])
-def test_shipped_table_of_pythia_is_that_of_the_raw_counts(benchmark: str, model: str, mirror):
+@pytest.mark.parametrize(
+    ("benchmark", "n_active", "model"), [("gsm8k", 1.2e10, "Pythia_12B_300B"), ("math", 1e9, "Pythia_1B_300B")]
+)
+def test_shipped_table_of_pythia_is_that_of_the_raw_counts(benchmark: str, n_active: float, model: str, mirror):
     table = pd.read_csv(catalog.table_path("pythia_pass_at_k"))
-    row = table[(table["benchmark"] == benchmark) & (table["model"] == model)].iloc[0]
+    table = table[(table["benchmark"] == benchmark) & (table["n_active"] == n_active)]
+    row = table[table["d_tokens"] == 3e11].iloc[0]
     raw = pd.read_parquet(fetch("monkeys_pythia")[f"{benchmark}_pass_at_k.parquet"])
     raw = raw[raw["Model Nickname"] == model].drop_duplicates("prompt_idx")
     n, c = raw["Num. Samples"].to_numpy(float), raw["Num. Samples Correct"].to_numpy(float)
@@ -158,5 +161,13 @@ def test_shipped_table_of_pythia_is_that_of_the_raw_counts(benchmark: str, model
     best = minimize(negative, np.log([row["beta_a"], row["beta_b"]]), args=(n, c), method="Nelder-Mead",
                     options={"xatol": 1e-8, "fatol": 1e-9})  # fmt: skip
     assert [row["beta_a"], row["beta_b"]] == pytest.approx(np.exp(best.x), rel=1e-3)
+
+
+def test_beta_of_real_counts_is_the_maximum_of_the_likelihood(mirror):
+    raw = pd.read_parquet(fetch("monkeys_pythia")["gsm8k_pass_at_k.parquet"])
+    raw = raw[raw["Model Nickname"] == "Pythia_12B_300B"].drop_duplicates("prompt_idx").iloc[:60]
+    n, c = raw["Num. Samples"].to_numpy(float), raw["Num. Samples Correct"].to_numpy(float)
     done = fit(pd.DataFrame({"n_samples": n, "n_correct": c}), "beta-binomial", starts=8, bootstrap=0)
+    best = minimize(negative, np.log(done.values) + 0.1, args=(n, c), method="Nelder-Mead",
+                    options={"xatol": 1e-9, "fatol": 1e-10})  # fmt: skip
     assert list(done.parameters.values()) == pytest.approx(np.exp(best.x), rel=1e-5)

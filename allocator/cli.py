@@ -256,6 +256,10 @@ def fit(
         int | None,
         typer.Option("--drop-lowest-tokens-per-param", metavar="INTEGER", help="Leave out so many runs of lowest D/N."),
     ] = None,
+    pretraining_loss: Annotated[
+        str | None,
+        typer.Option(metavar="LAW", help="For pass-at-k: the law whose L0(N, D) stands for a measured loss."),
+    ] = None,
     starts: Annotated[int | None, typer.Option(help="Starting points of the search.")] = None,
     bootstrap: Annotated[int | None, typer.Option(help="Refits of resampled runs.")] = None,
     resample: Annotated[str | None, typer.Option(help="pairs or wild.")] = None,
@@ -284,7 +288,8 @@ def fit(
         save_as,
         lists={"columns": column, "where": where, "fixed": fixed},
         values={"law": law, "loss": loss, "residuals": residuals, "starts": starts, "bootstrap": bootstrap,
-                "resample": resample, "cluster": cluster, "at_flop": at_flop, "seed": seed},
+                "pretraining_loss": pretraining_loss, "resample": resample, "cluster": cluster, "at_flop": at_flop,
+                "seed": seed},
         drop_lowest=drop_lowest,
     )  # fmt: skip
     if choices:

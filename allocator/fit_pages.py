@@ -42,6 +42,7 @@ ADVICE = {
     "residual_trend": "Look at the residuals below; do not extrapolate along this column.",
     "draws_failed": "Treat the intervals as too narrow; add runs or fix a parameter.",
     "influential_run": "Check that run; fit with and without it (--choices compares losses and outlier rules).",
+    "extrapolates": "Ask at a budget nearer to the runs (--at-flop), or say that the form is trusted.",
     "extrapolates_poorly": "Do not extrapolate far beyond the runs; the held-out error below is what to expect.",
 }
 _HELD_OUT = {"largest_n_active": "the largest models", "largest_tokens_per_param": "the most tokens per parameter"}
@@ -276,23 +277,23 @@ def _influence(fit: Fit, frame: pd.DataFrame) -> str:
         return ""
     of = fit_tables.watched(fit)
     rows = [[row["label"], f"{row['change']:+.1%}"] for row in frame.head(MOST_ROWS).to_dict("records")]
-    remark = "Rows count from 1 in the table of runs after the filters; influence.csv has all."
+    remark = "Rows are the file's, counted from 1 below its header; influence.csv has all."
     return html_table(["refit", f"change of {of}"], rows) + f'<p class="remark">{remark}</p>'
 
 
 def _holdouts(frame: pd.DataFrame, fit: Fit) -> str:
     if frame.empty:
         return ""
-    form = "{:.2%}" if fit.form.positive else "{:.3g}"
+    form = "{:.2%}" if fit.form.logs else "{:.3g}"
     rows = []
     for row in frame.to_dict("records"):
         lever = str(row["held_out"]).removeprefix("largest_")
         what = f"{_HELD_OUT.get(row['held_out'], row['held_out'])} ({_LEVERS.get(lever, lever)} from " \
                f"{fit_tables.number(row['from'], lever)})"  # fmt: skip
-        signed = "{:+.2%}" if fit.form.positive else "{:+.3g}"
+        signed = "{:+.2%}" if fit.form.logs else "{:+.3g}"
         rows.append([what, str(row["runs"]), form.format(row["error_held_out"]), signed.format(row["bias_held_out"]),
                      form.format(row["error_kept"])])  # fmt: skip
-    of = "of logs, " if fit.form.positive else ""
+    of = "of logs, " if fit.form.logs else ""
     remark = (
         f"A refit without these runs is asked for them; errors are root mean squares {of}of observed less predicted."
     )

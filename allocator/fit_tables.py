@@ -69,7 +69,7 @@ def target_title(fit: "Fit") -> str:
 
 def residual_title(fit: "Fit") -> str:
     """What a residual is, with its unit."""
-    if fit.form.positive:
+    if fit.form.logs:
         return "residual, log(observed / predicted)"
     unit = "" if fit.form.target.unit in ("1", "") else f" ({fit.form.target.unit})"
     return f"residual, observed - predicted{unit}"

@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Iterator
 
 import jax.numpy as jnp
 import numpy as np
@@ -13,6 +14,7 @@ from simulated import counts, design, grid, table
 
 import allocator
 from allocator.errors import FitError
+from allocator.fitting import batches
 from allocator.fitting.estimation import fit
 from allocator.fitting.result import Fit
 
@@ -20,6 +22,14 @@ QUICK = {"starts": 4, "bootstrap": 0}
 RUNS = table(noise=0.002)
 # With one run more, so that as many are left: a table of another length is another compilation.
 LONGER = pd.concat([RUNS, RUNS.iloc[[0]] * 1.01], ignore_index=True)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def small_batches() -> Iterator[None]:
+    """As long as a table: few starts and refits would wait for many copies of themselves."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(batches, "CHUNK", 32)
+        yield
 
 
 def refused(code: str, pattern: str, frame: pd.DataFrame = RUNS, law="chinchilla", **options) -> None:
@@ -218,6 +228,7 @@ def test_more_correct_samples_than_samples():
         ("bootstrap", "whole number from 0 to 200,000, got -1", {"bootstrap": -1}),
         ("bootstrap", "got '10'", {"bootstrap": "10"}),
         ("resample", "must be pairs or wild, got 'jackknife'", {"resample": "jackknife"}),
+        ("resample", "asymmetric fit .*take pairs", {"resample": "wild", "loss": "asymmetric"}),
         ("reduction", "must be sum or mean, got 'median'", {"reduction": "median"}),
         ("residuals", "must be log or linear, got 'logit'", {"residuals": "logit"}),
         ("at_flop", "must be > 0", {"at_flop": 0.0}),

@@ -9,7 +9,7 @@ from scipy.stats import betabinom
 from simulated import LAWS, TARGETS, TRUTHS, Columns, counts, design, table
 
 import allocator
-from allocator.fitting import diagnostics
+from allocator.fitting import batches, diagnostics
 from allocator.fitting.batches import descend_all
 from allocator.fitting.estimation import fit
 from allocator.fitting.forms import FORMS
@@ -38,8 +38,9 @@ def spread(law: str, columns: Columns, noise: float) -> dict[str, float]:
 
 
 @pytest.fixture(autouse=True)
-def no_refits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Refits without a run have tests of their own."""
+def no_more_work_than_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Batches as long as the starts; refits without a run have tests of their own."""
+    monkeypatch.setattr(batches, "CHUNK", STARTS)
     monkeypatch.setattr(diagnostics, "influence", lambda fit: [])
     monkeypatch.setattr(diagnostics, "holdouts", lambda fit: [])
 

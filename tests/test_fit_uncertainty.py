@@ -165,25 +165,22 @@ def test_draws_are_as_many_as_asked_for():
 # --- profiles ---
 
 
-def test_profile_of_least_squares_is_the_f_interval():
-    """n log(S / S_min) < c means S / S_min - 1 < e^(c/n) - 1, which for a linear law is a t interval about it."""
+def test_profile_of_least_squares_is_the_normal_interval_of_a_linear_law():
+    """The deviance of a linear parameter is its squared distance in standard errors s (X'X)^-1/2, s^2 = RSS / (n - p)."""
     frame, done = runs(), by("pairs")
     x = design_matrix(frame)
     best, squares, *_ = np.linalg.lstsq(x, frame["loss"], rcond=None)
-    errors = np.sqrt(np.diag(np.linalg.inv(x.T @ x)) * squares[0])
+    errors = np.sqrt(np.diag(np.linalg.inv(x.T @ x)) * squares[0] / (len(frame) - 3))
     made = profiles(done, points=201)
     assert [p.parameter for p in made] == ["E", "A", "B"]
     for profile, value, error in zip(made, best, errors, strict=True):
-        half = error * np.sqrt(np.expm1(3.841458820694124 / len(frame)))
+        half = norm.ppf(0.975) * error
         assert profile.interval(0.95) == pytest.approx((value - half, value + half), rel=2e-3)
         assert profile.deviance.min() == pytest.approx(0, abs=1e-6)
-        # Against Fisher's F with n - p degrees of freedom: the same but for a small-sample factor.
-        exact = error * np.sqrt(f.ppf(0.95, 1, len(frame) - 3) / (len(frame) - 3))
-        assert half == pytest.approx(exact, rel=0.1)
+        # Fisher's F with n - p degrees of freedom, which chi-squared replaces, is near at 25 runs.
+        assert half == pytest.approx(error * np.sqrt(f.ppf(0.95, 1, len(frame) - 3)), rel=0.1)
         inside = (profile.values > value - half) & (profile.values < value + half)
-        assert profile.deviance[inside] == pytest.approx(
-            len(frame) * np.log1p(((profile.values[inside] - value) / error) ** 2), abs=1e-4
-        )
+        assert profile.deviance[inside] == pytest.approx(((profile.values[inside] - value) / error) ** 2, abs=1e-4)
     assert list(to_frame(made).columns) == ["parameter", "value", "deviance"]
 
 

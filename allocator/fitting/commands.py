@@ -48,22 +48,29 @@ def recipe_of(
     if drop_lowest is not None:
         changes["drop"] = {"lowest_tokens_per_param": drop_lowest}
     stated = recipe.model_dump(by_alias=True, exclude_unset=True)
-    return recipes.make(stated | changes, "command line"), folder, called
+    made = recipes.make(stated | changes, "command line")
+    if name is not None and made != recipe:
+        if save_as is None:
+            raise FitError("name", f"the options change the recipe of {called}: name the result with --name")
+        # The recipe's words are about its own runs.
+        made = made.model_copy(update={"title": "", "caution": None})
+    return made, folder, called
 
 
 def files_of(fit: Fit, called: str, recipe: Recipe, source: Path, target: Path) -> dict[str, str | bytes]:
     """The files of the fit's folder `target`: law and draws where a law file can hold them.
 
-    A fit of a file of one's own gets its recipe as well, with the file's path from there; `source` is where the path
-    starts from now.
+    A fit that no recipe file of that name describes gets its recipe as well; the path of a file of one's own, which
+    starts from `source` now, is told from there.
     """
     files: dict[str, str | bytes] = {}
     if fit.form.kind is not None:
         files |= records.files(fit, called, recipe, source)
-    if recipe.data.path is not None:
-        path = os.path.relpath(source / recipe.data.path, target)
+    if recipe.data.path is not None or source.resolve().name != called:
         stated = recipe.model_dump(by_alias=True, exclude_defaults=True, exclude_none=True)
-        files["recipe.toml"] = tomli_w.dumps({"schema": recipes.SCHEMA, **stated, "data": {"path": path}})
+        if recipe.data.path is not None:
+            stated["data"] = {"path": os.path.relpath(source / recipe.data.path, target)}
+        files["recipe.toml"] = tomli_w.dumps({"schema": recipes.SCHEMA, **stated})
     return files
 
 

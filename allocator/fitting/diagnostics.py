@@ -23,6 +23,7 @@ INFLUENTIAL = 0.10  # change of N* when one run is left out
 TREND, TREND_P = 0.3, 0.01  # Spearman correlation of residuals with a lever, and its p-value
 SHARE_HELD_OUT = 0.2
 POOR = 2.0  # error of held-out runs over that of the runs kept
+FAR = 10.0  # of the largest run's compute, beyond which the reference budget is an extrapolation
 LOW_AGREEMENT = 0.5  # share of starts at the best minimum
 
 
@@ -59,7 +60,19 @@ def notes_of(fit: Fit) -> list[Note]:
     if search.gradient > 1e-6:
         notes.append(Note("not_stationary", f"the gradient is {search.gradient:.1e} of its terms at the best point",
                           value=search.gradient))  # fmt: skip
-    return notes + _weak(fit) + _trends(fit) + _stuck_draws(fit)
+    return notes + _beyond(fit) + _weak(fit) + _trends(fit) + _stuck_draws(fit)
+
+
+def _beyond(fit: Fit) -> list[Note]:
+    """How far the reference budget lies beyond the runs."""
+    columns = fit.runs.columns
+    if fit.optimum is None or not {"n_active", "d_tokens"} <= columns.keys():
+        return []
+    largest = float(np.max(6 * columns["n_active"] * columns["d_tokens"]))
+    if fit.at_flop <= FAR * largest:
+        return []
+    return [Note("extrapolates", f"N* is told at {fit.at_flop:.3g} FLOP, {fit.at_flop / largest:,.0f} times the "
+                 "largest run: intervals hold only if the form does", path="at_flop", value=fit.at_flop / largest)]  # fmt: skip
 
 
 def _weak(fit: Fit) -> list[Note]:
@@ -68,7 +81,7 @@ def _weak(fit: Fit) -> list[Note]:
         reasons.append(f"condition number {fit.condition_number:.1e}")
     if len(fit.draws) > 1:
         for parameter in fit.form.parameters:
-            exponent = parameter.name in EXPONENTS
+            exponent = parameter in fit.form.shape and parameter.name in EXPONENTS
             value = abs(fit.parameters[parameter.name])
             if exponent and fit.stderr[parameter.name] > VAGUE * value:
                 reasons.append(f"{parameter.name} = {value:.3g} with a standard error of "
@@ -105,7 +118,7 @@ def _stuck_draws(fit: Fit) -> list[Note]:
     lost = int((~np.isfinite(fit.draws).all(axis=1)).sum()) if len(fit.draws) else 0
     if not lost:
         return []
-    return [Note("draws_failed", f"{lost} of {len(fit.draws)} bootstrap refits are not finite", value=lost)]
+    return [Note("draws_failed", f"{lost} of {len(fit.draws)} bootstrap refits came to no minimum", value=lost)]
 
 
 def influence(fit: Fit) -> list[dict[str, Any]]:
@@ -185,7 +198,7 @@ def holdout_notes(rows: list[dict[str, Any]]) -> list[Note]:
     """A note for each hold-out that is predicted much worse than what was kept."""
     return [
         Note("extrapolates_poorly", f"without the runs of {row['held_out'].replace('_', ' ')} the law misses them by "
-             f"{row['error_held_out']:.2%} (kept runs: {row['error_kept']:.2%})", path=row["held_out"],
+             f"{row['error_held_out']:.3g} (kept: {row['error_kept']:.3g}; rms of residuals)", path=row["held_out"],
              value=row["error_held_out"] / row["error_kept"])
         for row in rows
         if row["error_held_out"] > max(POOR * row["error_kept"], EXACT)

@@ -9,6 +9,7 @@ import numpy as np
 from allocator.errors import FitError
 from allocator.fitting import diagnostics
 from allocator.fitting.batches import descend_all, mapped
+from allocator.fitting.descent import MAX_STEPS
 from allocator.fitting.form import Form
 from allocator.fitting.forms import find, for_sizes
 from allocator.fitting.losses import Loss, parse
@@ -64,6 +65,8 @@ def fit(
     for name, value, choices in (("resample", resample, ("pairs", "wild")), ("reduction", reduction, ("sum", "mean"))):
         if value not in choices:
             raise FitError(name, f"must be {' or '.join(choices)}, got {value!r}")
+    if resample == "wild" and (form.log_likelihood is not None or chosen.overestimate != 1.0):
+        raise FitError("resample", f"wild flips residuals, which a {chosen} fit does not treat alike; take pairs")
     if not 0 < at_flop < 1e40:
         raise FitError("at_flop", f"must be > 0 and < 1e40, got {at_flop!r}")
     runs = read(frame, [*form.inputs, form.target], columns=columns, extra=() if cluster is None else (cluster,))
@@ -158,17 +161,23 @@ def _draws(
     if how.method == "pairs":
         weights = pair_weights(clusters, how.draws, how.seed)
     else:
-        predicted = np.asarray(form.predict(found.theta, scaled.rows))
-        targets = wild_targets(predicted, np.asarray(scaled.target) - predicted, clusters, how.draws, how.seed)
-    best = None
+        targets = _flipped(form, scaled, found, clusters, how)
+    thetas = np.full((how.draws, len(form.names)), np.nan)
+    lowest = np.full(how.draws, np.inf)
     for start in (found.theta, *found.others[:1]):
         starts = np.tile(start, (how.draws, 1))
         one = descend_all(form, loss, scaled, starts, weights=weights, targets=targets, pinned=pinned)
-        if best is None:
-            best = one
-            continue
-        lower = np.asarray(one.objective) < np.asarray(best.objective)
-        best = best._replace(theta=np.where(lower[:, None], one.theta, best.theta),
-                             objective=np.where(lower, one.objective, best.objective))  # fmt: skip
-    assert best is not None
-    return mapped(form, physical, np.asarray(best.theta), scaled)
+        # A refit that came to nothing stays NaN; one that ran out of steps is no minimum.
+        better = (np.asarray(one.objective) < lowest) & (np.asarray(one.steps) < MAX_STEPS)
+        thetas[better], lowest[better] = np.asarray(one.theta)[better], np.asarray(one.objective)[better]
+    return mapped(form, physical, thetas, scaled)
+
+
+def _flipped(form: Form, scaled: Scaled, found: Search, clusters: np.ndarray, how: Resampling) -> np.ndarray:
+    """Targets of the wild bootstrap; where residuals are linear and the law positive, those stay positive."""
+    predicted, target = np.asarray(form.predict(found.theta, scaled.rows)), np.asarray(scaled.target)
+    if form.logs or not form.positive:
+        return wild_targets(predicted, target - predicted, clusters, how.draws, how.seed)
+    level = np.exp(predicted)
+    drawn = wild_targets(level, np.exp(target) - level, clusters, how.draws, how.seed)
+    return np.log(np.maximum(drawn, 1e-3 * level))

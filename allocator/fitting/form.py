@@ -78,6 +78,7 @@ class Form:
     log_likelihood: Callable[[Float[Array, " shape"], Rows], Float[Array, " rows"]] | None = None
     sizes: tuple[float, ...] = ()  # of models that have a coefficient each
     kind: str | None = None  # of the law file that can hold it
+    pretraining: Literal["chinchilla", "gadre"] | None = None  # the law L0(N, D) that its parameters hold
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:

@@ -79,6 +79,7 @@ PRODUCT = Form(
     EXPONENTS,
     _product,
     kind="chinchilla",
+    pretraining="chinchilla",
 )
 ADDITIVE = Form(
     "additive",
@@ -90,6 +91,7 @@ ADDITIVE = Form(
     EXPONENTS,
     _additive,
     kind="chinchilla",
+    pretraining="chinchilla",
 )
 SHARED = Form(
     "shared",
@@ -101,6 +103,7 @@ SHARED = Form(
     EXPONENTS,
     _shared,
     kind="chinchilla",
+    pretraining="chinchilla",
 )
 _SHARE = ((-6.0, -0.5), (-25.0, 0.0))
 COVERAGE = Form(
@@ -114,6 +117,7 @@ COVERAGE = Form(
     _coverage_base,
     combine=_coverage,
     kind="chinchilla",
+    pretraining="chinchilla",
 )
 
 

@@ -47,6 +47,7 @@ CHINCHILLA = Form(
     (ALPHA, BETA),
     _chinchilla,
     kind="chinchilla",
+    pretraining="chinchilla",
 )
 
 
@@ -69,6 +70,7 @@ GADRE = Form(
     _gadre,
     unit_point=6**-0.5,  # tokens and parameters, where M = 1 and C = 1
     kind="gadre",
+    pretraining="gadre",
 )
 
 
@@ -89,4 +91,5 @@ DATA_CONSTRAINED = Form(
     (ALPHA, BETA, Parameter("r_star", "epoch", (0.0, 5.0), (-5.0, 12.0), log=True)),
     _data_constrained,
     kind="chinchilla",
+    pretraining="chinchilla",
 )

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from scipy.stats import chi2
 
@@ -11,6 +12,7 @@ from allocator.errors import FitError
 from allocator.fitting.batches import descend_all
 from allocator.fitting.intervals import interval
 from allocator.fitting.result import Fit
+from allocator.fitting.search import EXACT
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -29,7 +31,8 @@ class Profile:
 
     def interval(self, level: float = 0.95) -> tuple[float, float]:
         """Where the deviance is below the chi-squared quantile; NaN for an end that lies beyond the grid."""
-        limit, best = float(chi2.ppf(level, 1)), int(np.argmin(self.deviance))
+        limit = float(chi2.ppf(level, 1))
+        best = 0 if np.isnan(self.deviance).all() else int(np.nanargmin(self.deviance))
         low = _crossing(self.values[best::-1], self.deviance[best::-1], limit)
         return low, _crossing(self.values[best:], self.deviance[best:], limit)
 
@@ -37,8 +40,9 @@ class Profile:
 def profiles(fit: Fit, parameters: tuple[str, ...] | None = None, points: int = POINTS) -> list[Profile]:
     """Profiles over a grid that the bootstrap draws span, one batched run for all; needs draws.
 
-    The deviance is that of Laplace errors for a robust loss, 2 n log(S / S_min), and of normal ones for least squares,
-    n log(S / S_min), their scale profiled out; of a likelihood it is 2 (S - S_min). S is the sum of the loss.
+    The deviance is n log(S / S_min) for least squares, 2 (S - S_min) for a likelihood, and for a robust loss the latter
+    times the mean slope of psi, the loss's derivative, over its mean square: the likelihood-ratio test of M-estimators
+    (Heritier and Ronchetti, 1994). S is the sum of the loss. NaN where the runs lie on the law exactly.
     """
     free = [name for name, value in zip(fit.form.names, fit.pinned, strict=True) if not np.isfinite(value)]
     wanted = list(parameters or free)
@@ -69,10 +73,25 @@ def to_frame(made: list[Profile]) -> "pd.DataFrame":
 
 def _deviance(fit: Fit, objective: np.ndarray) -> np.ndarray:
     best = fit.search.objective
+    if fit.form.log_likelihood is None and np.isinf(fit.loss.delta):
+        exact = 0.5 * len(fit.runs) * EXACT**2
+        if best <= exact:
+            return np.full_like(objective, np.nan)
+        return len(fit.runs) * np.log(np.maximum(objective, best) / best)
+    return 2 * np.maximum(objective - fit.search.objective, 0.0) * _scale(fit)
+
+
+def _scale(fit: Fit) -> float:
+    """What takes the place of an error law: mean slope of psi over mean square of psi, 1 for a likelihood."""
     if fit.form.log_likelihood is not None:
-        return 2 * (objective - best)
-    scale = 1 if np.isinf(fit.loss.delta) else 2
-    return scale * len(fit.runs) * np.log(np.maximum(objective, best) / best)
+        return 1.0
+    residual = np.asarray(fit.form.residual(jnp.asarray(fit.search.theta), fit.scaled.rows, fit.scaled.target))
+    weight = np.where(residual < 0, fit.loss.overestimate, 1.0)
+    psi = weight * np.clip(residual, -fit.loss.delta, fit.loss.delta)
+    slope, square = np.mean(weight * (np.abs(residual) < fit.loss.delta)), np.mean(psi**2)
+    free = int(np.isnan(fit.pinned).sum())
+    left = max(len(residual) - free, 1) / len(residual)  # degrees of freedom
+    return float(slope / square * left) if square > EXACT**2 else float("nan")
 
 
 def _grid(fit: Fit, name: str, points: int) -> np.ndarray:
@@ -102,7 +121,7 @@ def _grid(fit: Fit, name: str, points: int) -> np.ndarray:
 
 def _crossing(values: np.ndarray, deviance: np.ndarray, limit: float) -> float:
     above = np.flatnonzero(deviance > limit)
-    if not len(above):
+    if not len(above) or not np.isfinite(deviance).all():
         return float("nan")
     j = int(above[0])
     share = (limit - deviance[j - 1]) / (deviance[j] - deviance[j - 1])

@@ -116,6 +116,8 @@ def find(name: str) -> Path:
     for path in (Path("fits", name, "recipe.toml"), catalog.recipe_path(name)):
         if os.path.isfile(path):
             return path
+    if os.path.isfile(name):
+        raise FitError("recipe", f"{name} is a file; to fit its runs: --data {name}")
     known = ", ".join(catalog.recipe_names())
     raise FitError("recipe", f"no recipe {name!r} in ./fits or among the shipped ones ({known})")
 

@@ -10,14 +10,14 @@ import tomli_w
 
 from allocator import catalog
 from allocator.errors import FitError
+from allocator.fitting.form import Form
 from allocator.fitting.provenance import provenance
 from allocator.fitting.recipes import Recipe, data_sha256
 from allocator.fitting.result import Fit
 from allocator.law_files import LAW_PARAMETERS, LAW_SCHEMA
 
 DIGITS, DRAW_DIGITS, MOST_DRAWS = 10, 6, 4000
-_UNITS = {"loss-to-error": "top-1 error (0 to 1)", "rl-power": "error rate (0 to 1)", "pass-at-k": "nats (-log pass@k)",
-          "t2-loss": "nats (-log pass@k)"}  # fmt: skip
+_UNITS = {"rate": "error rate (0 to 1)", "surprise": "nats (-log pass@k)", "loss": "nats/token"}
 _RANGES = {"n_active": "n_active", "d_tokens": "d_pretrain", "d_rl": "d_rl", "k": "k", "rl_amount": "rl_amount",
            "pretraining_loss": "loss"}  # fmt: skip
 
@@ -40,7 +40,7 @@ def law_file(fit: Fit, name: str, recipe: Recipe, folder: Path | None = None) ->
         "name": name,
         "title": recipe.title or f"{form.title}, fitted to {_data_name(recipe)}",
         "kind": form.kind,
-        "unit": _UNITS.get(form.kind, "nats/token"),
+        "unit": _UNITS[_quantity(form)],
         "source": f"fitted by allocator to {_data_name(recipe)}; {_citation(recipe)}".rstrip("; "),
         "status": "our own fit",
         "aliases": [],
@@ -76,6 +76,13 @@ def draws_csv(fit: Fit) -> str:
     for row in fit.draws[:MOST_DRAWS]:
         out.write(",".join(f"{value:.{DRAW_DIGITS}g}" for value in row) + "\n")
     return out.getvalue()
+
+
+def _quantity(form: Form) -> str:
+    """What the law gives: an error rate, -log pass@k, or a loss per token."""
+    if form.target.name == "error_rate":
+        return "rate"
+    return "surprise" if form.kind in ("pass-at-k", "t2-loss") else "loss"
 
 
 def _about(fit: Fit) -> dict[str, Any]:

@@ -18,18 +18,18 @@ GOPHER_FLOP = 5.76e23  # of Hoffmann et al., arXiv 2203.15556: the budget at whi
 
 def pretraining_law(form: Form, values: Float[Array, " parameters"]) -> PretrainingLaw | None:
     """L0(N, D) on fresh data from fitted values, where the form has one."""
+    if form.pretraining is None:
+        return None
     by_name = dict(zip(form.names, values, strict=True))
-    if {"E", "A", "B", "alpha", "beta"} <= by_name.keys():
-        return Chinchilla(*(by_name[name] for name in ("E", "A", "B", "alpha", "beta")))
-    if {"E", "p", "q", "h"} <= by_name.keys():
+    if form.pretraining == "gadre":
         return Gadre(*(by_name[name] for name in ("E", "p", "q", "h")))
-    return None
+    return Chinchilla(*(by_name[name] for name in ("E", "A", "B", "alpha", "beta")))
 
 
 def has_optimum(form: Form) -> bool:
     """Whether the form implies a compute-optimal model."""
     inputs = [column.name for column in form.inputs]
-    return pretraining_law(form, jnp.ones(len(form.names))) is not None or _is_free(form, inputs)
+    return form.pretraining is not None or _is_free(form, inputs)
 
 
 def _is_free(form: Form, inputs: list[str]) -> bool:

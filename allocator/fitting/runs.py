@@ -212,16 +212,14 @@ def _suspicions(runs: Runs, needed: Sequence[Column]) -> list[Note]:
     if copies:
         notes.append(Note("duplicated_runs", f"{copies} runs repeat another one exactly: intervals come out too narrow "
                           "if these are copies", value=copies))  # fmt: skip
-    for name, least, unit in (("n_active", 1e3, "parameters"), ("d_tokens", 1e5, "tokens")):
-        if name not in runs.columns:
+    for name, least, unit in (("n_active", 1e5, "parameters"), ("d_tokens", 1e7, "tokens")):
+        if name not in runs.columns or (top := float(runs.columns[name].max())) >= least:
             continue
-        top = float(runs.columns[name].max())
-        if top < least:
-            factor = 1e9 if top * 1e6 < 1e6 * least and top * 1e9 < 1e16 else 1e6
-            epochs = name == "d_tokens" and top <= 1000
-            said = f"{name}: the largest value is {top:g} {unit}; if the table counts in units of {factor:g}, multiply"
-            notes.append(Note("implausible_unit", said + (" (epochs must be turned into tokens)" if epochs else ""),
-                              path=name, value=factor))  # fmt: skip
+        factor = 1e9 if top <= 2000 else 1e6
+        hint = "; epochs have to be turned into tokens" if name == "d_tokens" and top <= 1000 else ""
+        notes.append(Note("implausible_unit", f"{name}: the largest value is {top:g} {unit}; if the table counts in "
+                          f"billions, multiply by 1e9, if in millions, by 1e6{hint}", path=name,
+                          value=factor))  # fmt: skip
     if "n_active" in runs.columns and "d_tokens" in runs.columns:
         ratio = float(np.median(runs.columns["d_tokens"] / runs.columns["n_active"]))
         if ratio < 1e-3 and not any(note.path in ("n_active", "d_tokens") for note in notes):

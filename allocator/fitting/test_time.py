@@ -45,6 +45,7 @@ T2_LOSS = Form(
     (ALPHA, BETA, GAMMA),
     _t2_loss,
     kind="t2-loss",
+    pretraining="chinchilla",
 )
 
 

@@ -48,7 +48,7 @@ def check(layout: Layout, shape: Shape, chips: float, chip: Accelerator) -> None
         ("pipeline", chips % layout.pipeline == 0, f"must divide the {chips:g} chips"),
         ("tensor", stage % layout.tensor == 0, f"must divide the {stage:g} chips of a stage"),
         ("expert", stage % layout.expert == 0, f"must divide the {stage:g} chips of a stage"),
-        ("pipeline", layout.pipeline <= float(dimensions.layers), f"must be <= {dimensions.layers:g}, the model's layers"),
+        ("pipeline", layout.pipeline <= float(dimensions.layers), f"must be <= {dimensions.layers:g} layers"),
         ("tensor", float(dimensions.query_heads) % layout.tensor == 0,
          f"must divide the model's {dimensions.query_heads:g} query heads"),
         ("expert", layout.expert == 1 or (dimensions.experts > 0 and dimensions.experts % layout.expert == 0),

@@ -39,7 +39,7 @@ def expand(values: Mapping[str, Any], folder: Path) -> dict[str, Any]:
         out["law"] = _merged(_section(record), out["law"])
     if isinstance(out["law"].get("rl"), dict) and "fit" in out["law"]["rl"]:
         if "exponent" in out["law"]["rl"]:
-            raise ScenarioError(["law.rl.fit: excludes law.rl.exponent"])
+            raise ScenarioError(["law.rl.fit: excludes law.rl.exponent, stated here or by law.fit"])
         record = _record(out["law"]["rl"].pop("fit"), "law.rl.fit", folder)
         out["law"]["rl"] = {"exponent": _exponent(record, out), "source": f"fit {record.name}"} | out["law"]["rl"]
     return out
@@ -61,7 +61,9 @@ def _section(record: catalog.LawRecord) -> dict[str, Any]:
     match content["kind"]:
         case "pass-at-k":
             thetas = {name: parameters[name] for name in sorted(parameters)}
-            return {"form": "pass-at-k", "pretraining": content["pretraining"], "sampling": thetas | {"source": source}}
+            # Where the table had the loss itself, the law that gives it is the scenario's to state.
+            known = {"pretraining": content["pretraining"]} if "pretraining" in content else {}
+            return {"form": "pass-at-k", **known, "sampling": thetas | {"source": source}}
         case "t2-loss":
             test_time = {"exponent": parameters["gamma"], "scale": parameters["G"], "source": source}
             return {"form": "t2-loss", "pretraining": str(record.path), "test_time": test_time}

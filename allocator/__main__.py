@@ -1,0 +1,5 @@
+"""`python -m allocator` is the command `allocator`."""
+
+from allocator.cli import main
+
+main()

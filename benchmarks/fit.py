@@ -28,7 +28,7 @@ def main(alone: bool) -> None:
     order = np.argsort(frame["Training FLOP"] / frame["Model Size"] ** 2, kind="stable")
     first = _timed(lambda: fit(frame.iloc[order[5:]], columns=columns, starts=STARTS, bootstrap=DRAWS))
     again = _timed(lambda: fit(frame.iloc[order[5:]], columns=columns, starts=STARTS, bootstrap=DRAWS, seed=1))
-    print(f"import {loaded:.1f} s; 240 runs, {STARTS} starts and {DRAWS} bootstrap refits: {first:.1f} s with compilation, "
+    print(f"import {loaded:.1f} s; 240 runs, {STARTS} starts and {DRAWS} refits: {first:.1f} s with compilation, "
           f"{again:.1f} s after it")  # fmt: skip
     once = _timed(lambda: fit(frame, columns=columns, starts=STARTS, bootstrap=0))
     both = _timed(lambda: fit(frame, columns=columns, starts=STARTS, bootstrap=DRAWS, seed=1))
@@ -36,8 +36,8 @@ def main(alone: bool) -> None:
     if alone:
         return
     other = _timed(lambda: _chinchilla(frame))
-    print(f"package chinchilla, 245 runs once: {other:.1f} s; ratio {other / once:.0f} to one fit, {other / both:.0f} to a "
-          f"fit with {DRAWS} refits")  # fmt: skip
+    print(f"package chinchilla, 245 runs once: {other:.1f} s; ratio {other / once:.0f} to one, {other / both:.0f} to "
+          f"one with {DRAWS} refits")  # fmt: skip
 
 
 def _timed(function) -> float:
@@ -53,8 +53,8 @@ def _chinchilla(frame: pd.DataFrame) -> None:
     grid = {"E": np.linspace(1, 2, 5), "a": np.linspace(1, 10, 5), "b": np.linspace(1, 10, 5),
             "alpha": np.linspace(0.1, 0.7, 5), "beta": np.linspace(0.1, 0.7, 5)}  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:
-        runs = pd.DataFrame({"C": frame["Training FLOP"], "N": frame["Model Size"],
-                             "D": frame["Training FLOP"] / (6 * frame["Model Size"]), "loss": frame["loss"]})  # fmt: skip
+        flop, size = frame["Training FLOP"], frame["Model Size"]
+        runs = pd.DataFrame({"C": flop, "N": size, "D": flop / (6 * size), "loss": frame["loss"]})
         runs.to_csv(f"{folder}/df.csv", index=False)
         chinchilla.Chinchilla(folder, param_grid=grid).fit()
 

@@ -128,7 +128,7 @@ RL_TESTS = [key for key in TESTS if key[1].startswith(KN)]
 @pytest.mark.parametrize(
     ("dataset", "law"),
     RL_TESTS,
-    ids=[f"{d.split(' ')[1]}-{l.split(' ')[-1]}-{'inter' if 'only' in d else 'all'}" for d, l in RL_TESTS],
+    ids=[f"{d.split(' ')[1]}-{x.split(' ')[-1]}-{'inter' if 'only' in d else 'all'}" for d, x in RL_TESTS],
 )
 def test_exponent_of_rl_by_size_against_the_reference_refit(dataset, law):
     models, x_kind = dataset.split(" ")[1], "C" if law.endswith("FLOP") else "E"

@@ -166,7 +166,7 @@ def test_draws_are_as_many_as_asked_for():
 
 
 def test_profile_of_least_squares_is_the_normal_interval_of_a_linear_law():
-    """The deviance of a linear parameter is its squared distance in standard errors s (X'X)^-1/2, s^2 = RSS / (n - p)."""
+    """The deviance of a linear parameter is its squared distance in standard errors s (X'X)^-1/2, s^2 = RSS/(n - p)."""
     frame, done = runs(), by("pairs")
     x = design_matrix(frame)
     best, squares, *_ = np.linalg.lstsq(x, frame["loss"], rcond=None)

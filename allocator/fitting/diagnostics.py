@@ -71,8 +71,9 @@ def _beyond(fit: Fit) -> list[Note]:
     largest = float(np.max(6 * columns["n_active"] * columns["d_tokens"]))
     if fit.at_flop <= FAR * largest:
         return []
-    return [Note("extrapolates", f"N* is told at {fit.at_flop:.3g} FLOP, {fit.at_flop / largest:,.0f} times the "
-                 "largest run: intervals hold only if the form does", path="at_flop", value=fit.at_flop / largest)]  # fmt: skip
+    ratio = fit.at_flop / largest
+    return [Note("extrapolates", f"N* is told at {fit.at_flop:.3g} FLOP, {ratio:,.0f} times the largest run: intervals "
+                 "hold only if the form does", path="at_flop", value=ratio)]  # fmt: skip
 
 
 def _weak(fit: Fit) -> list[Note]:

@@ -42,6 +42,7 @@ ADVICE = {
     "residual_trend": "Look at the residuals below; do not extrapolate along this column.",
     "draws_failed": "Treat the intervals as too narrow; add runs or fix a parameter.",
     "influential_run": "Check that run; fit with and without it (--choices compares losses and outlier rules).",
+    "few_clusters": "Resample single runs, or collect more clusters: intervals from few do not hold.",
     "extrapolates": "Ask at a budget nearer to the runs (--at-flop), or say that the form is trusted.",
     "extrapolates_poorly": "Do not extrapolate far beyond the runs; the held-out error below is what to expect.",
 }

@@ -37,7 +37,7 @@ def recipe_of(
         recipe = recipes.make({"data": {"path": data.name}}, str(data))
         folder, called = data.parent, data.stem
     called = save_as or called
-    if not called.strip(".") or "/" in called or "\\" in called:
+    if not called.strip(".") or "/" in called or "\\" in called or not called.isprintable() or len(called) > 100:
         raise FitError("name", f"{called!r} cannot name a folder")
     changes = {key: value for key, value in values.items() if value is not None}
     pairs = {key: _pairs(key, texts or ()) for key, texts in lists.items()}
@@ -64,6 +64,9 @@ def files_of(fit: Fit, called: str, recipe: Recipe, source: Path, target: Path) 
     starts from `source` now, is told from there.
     """
     files: dict[str, str | bytes] = {}
+    if fit.form.kind is None and os.path.exists(target / "law.toml"):
+        raise FitError("name", f"{target} holds the law of another fit, and a {fit.form.name} fit has no law file; "
+                       "name it with --name")  # fmt: skip
     if fit.form.kind is not None:
         files |= records.files(fit, called, recipe, source)
     if recipe.data.path is not None or source.resolve().name != called:
@@ -80,6 +83,8 @@ def _pairs(key: str, texts: Sequence[str]) -> dict[str, str]:
         left, equals, right = text.partition("=")
         if not equals or not left.strip() or not right.strip():
             raise FitError(key, f"{text!r} must be NAME=VALUE")
+        if left.strip() in pairs:
+            raise FitError(key, f"{left.strip()!r} is given twice")
         pairs[left.strip()] = right.strip()
     return pairs
 

@@ -22,6 +22,8 @@ def _jacobian(form, theta, scaled):
 
 def condition_number(form: Form, scaled: Scaled, theta: np.ndarray, given: np.ndarray) -> float:
     """Ratio of the largest to the smallest singular value of the Jacobian, each column scaled to length 1."""
+    if form.log_likelihood is not None:
+        return float("nan")  # its mean says little about its parameters
     columns = jacobian(form, scaled, theta)[:, ~given]
     lengths = np.linalg.norm(columns, axis=0)
     if not lengths.size or (lengths == 0).any():

@@ -23,6 +23,7 @@ INFLUENTIAL = 0.10  # change of N* when one run is left out
 TREND, TREND_P = 0.3, 0.01  # Spearman correlation of residuals with a lever, and its p-value
 SHARE_HELD_OUT = 0.2
 POOR = 2.0  # error of held-out runs over that of the runs kept
+MOST_LEFT_OUT = 400  # runs that are left out one at a time
 FAR = 10.0  # of the largest run's compute, beyond which the reference budget is an extrapolation
 LOW_AGREEMENT = 0.5  # share of starts at the best minimum
 
@@ -129,7 +130,9 @@ def influence(fit: Fit) -> list[dict[str, Any]]:
     """
     columns, count = fit.runs.columns, len(fit.runs)
     weights, labels = [], []
-    for i in range(count):
+    # Of very many runs, those that lie farthest off; the others cannot move much.
+    watched = np.sort(np.argsort(-np.abs(fit.residual), kind="stable")[:MOST_LEFT_OUT])
+    for i in watched:
         weights.append(np.arange(count) != i)
         labels.append({"left_out": "run", "row": int(fit.runs.row[i]) + 1})
     if "n_active" in columns and 3 < len(sizes := np.unique(columns["n_active"])) <= 40 and not fit.form.sizes:

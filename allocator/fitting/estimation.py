@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from numbers import Integral
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,6 +14,7 @@ from allocator.fitting.descent import MAX_STEPS
 from allocator.fitting.form import Form
 from allocator.fitting.forms import find, for_sizes
 from allocator.fitting.losses import Loss, parse
+from allocator.fitting.notes import Note
 from allocator.fitting.reference import GOPHER_FLOP, has_optimum, log_optima
 from allocator.fitting.resampling import pair_weights, wild_targets
 from allocator.fitting.result import Fit, Resampling
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
 
 STARTS, DRAWS = 256, 1000
 MOST = 200_000  # starts or draws
+MOST_NUMBERS = 200_000_000  # weights of all refits, in memory at once
+FEW_CLUSTERS = 8
 
 
 def fit(
@@ -55,10 +59,12 @@ def fit(
     the budget 6 N D at which N* and D*/N* are told. Raises `FitError` with a code where the table cannot be fitted.
     """
     require_float64()
+    if not isinstance(law, str | Form) or not isinstance(loss, str):
+        raise FitError("law" if not isinstance(law, str | Form) else "loss", "must be a name")
     form = _with_residuals(find(law) if isinstance(law, str) else law, residuals)
     chosen = Loss("likelihood", float("inf")) if form.log_likelihood is not None else parse(loss)
     for name, count, least in (("starts", starts, 1), ("bootstrap", bootstrap, 0)):
-        if isinstance(count, bool) or not isinstance(count, int) or not least <= count <= MOST:
+        if isinstance(count, bool) or not isinstance(count, Integral) or not least <= count <= MOST:
             raise FitError(name, f"must be a whole number from {least} to {MOST:,}, got {count!r}")
     if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
         raise FitError("seed", f"must be a whole number >= 0, got {seed!r}")
@@ -67,11 +73,13 @@ def fit(
             raise FitError(name, f"must be {' or '.join(choices)}, got {value!r}")
     if resample == "wild" and (form.log_likelihood is not None or chosen.overestimate != 1.0):
         raise FitError("resample", f"wild flips residuals, which a {chosen} fit does not treat alike; take pairs")
-    if not 0 < at_flop < 1e40:
-        raise FitError("at_flop", f"must be > 0 and < 1e40, got {at_flop!r}")
+    if not isinstance(at_flop, int | float) or not 1 <= at_flop < 1e40:
+        raise FitError("at_flop", f"must be a number >= 1 and < 1e40, got {at_flop!r}")
     runs = read(frame, [*form.inputs, form.target], columns=columns, extra=() if cluster is None else (cluster,))
     _counts(runs)
     form = for_sizes(form, runs.columns["n_active"]) if form.sizes else form
+    if len(runs) * max(bootstrap, 1) > MOST_NUMBERS:
+        raise FitError("too_many_runs", f"{len(runs):,} runs times {bootstrap:,} refits; at most {MOST_NUMBERS:.0e}")
     pinned = _pinned(form, fixed or {})
     _enough(form, runs, pinned)
     scaled = scale(form, runs)
@@ -79,10 +87,17 @@ def fit(
     values = np.asarray(physical(form, found.theta, scaled))
     if not np.isfinite(values).all() or not np.isfinite(found.objective):
         raise FitError("no_minimum", f"no start led to a finite {form.name} law; check the columns and their units")
+    groups = len(runs) if cluster is None else len(np.unique(runs.columns[cluster]))
+    if groups < 2 and bootstrap:
+        raise FitError("one_cluster", f"{cluster or 'runs'}: only one group of runs, so nothing can be resampled")
     resampling = Resampling(resample, cluster, bootstrap, seed)
     draws = _draws(form, chosen, runs, scaled, found, pinned, resampling)
     optimum, optimum_draws = _optima(form, values, draws, at_flop)
-    notes = (*runs.notes, *diagnostics.shape_notes(form, runs.columns))
+    few = []
+    if cluster is not None and groups < FEW_CLUSTERS:
+        said = f"{cluster}: only {groups} clusters, too few for intervals that hold"
+        few.append(Note("few_clusters", said, path=cluster, value=groups))
+    notes = (*runs.notes, *few, *diagnostics.shape_notes(form, runs.columns))
     done = Fit(form, chosen, runs, scaled, found, pinned, values, draws, resampling, at_flop, optimum, optimum_draws,
                reduction, notes)  # fmt: skip
     left_out, held_out = diagnostics.influence(done), diagnostics.holdouts(done)
@@ -122,6 +137,8 @@ def _with_residuals(form: Form, residuals: str | None) -> Form:
 
 
 def _pinned(form: Form, fixed: Mapping[str, float]) -> np.ndarray:
+    if not isinstance(fixed, Mapping):
+        raise FitError("fixed", f"must map parameters to numbers, got {fixed!r}")
     pinned = np.full(len(form.names), np.nan)
     for name, value in fixed.items():
         if name not in form.names:
@@ -130,8 +147,11 @@ def _pinned(form: Form, fixed: Mapping[str, float]) -> np.ndarray:
         positive = parameter.log or (form.positive and name in [p.name for p in form.linear] and not parameter.decades)
         positive = positive or parameter.bounds[0] > 0
         low = parameter.bounds[0] == 0
-        if not np.isfinite(value) or (positive and value <= 0) or (low and value < 0):
-            rule = " > 0" if positive else " >= 0" if low else ""
+        number = isinstance(value, int | float) and np.isfinite(value)
+        exponent = parameter in form.shape and not parameter.log and parameter.scale_of is None
+        most = parameter.bounds[1] if exponent else np.inf
+        if not number or (positive and value <= 0) or (low and value < 0) or value > most:
+            rule = (" > 0" if positive else " >= 0" if low else "") + (f" and <= {most:g}" if exponent else "")
             raise FitError("fixed", f"{name}: must be a finite number{rule}, got {value!r}")
         pinned[form.names.index(name)] = value
     return pinned
@@ -139,15 +159,27 @@ def _pinned(form: Form, fixed: Mapping[str, float]) -> np.ndarray:
 
 def _enough(form: Form, runs: Runs, pinned: np.ndarray) -> None:
     free = int(np.isnan(pinned).sum())
+    if not free:
+        raise FitError("fixed", "every parameter is given: there is nothing to estimate")
+    target = runs.columns[form.target.name]
+    if len(runs) > 1 and np.ptp(target) == 0 and form.log_likelihood is None:
+        raise FitError("constant_target", f"{form.target.name}: every run has {target[0]:g}: nothing can be learned")
+    repeats = "r_star" in form.names and np.isnan(pinned[form.names.index("r_star")])
+    if repeats and not (runs.columns["d_tokens"] > runs.columns["unique_tokens"]).any():
+        raise FitError("no_repeats", "unique_tokens: no run repeats its data, so r_star cannot be estimated; fix it")
     if len(runs) < free:
         raise FitError("too_few_runs", f"{len(runs)} runs for {free} parameters ({', '.join(form.names)})")
     for name, code in (("n_active", "one_size_only"), ("d_tokens", "one_token_count_only"), ("k", "one_k_only")):
         if name in [column.name for column in form.inputs] and len(np.unique(runs.columns[name])) < 2:
-            needs = {"n_active": ("A", "alpha"), "d_tokens": ("B", "beta"), "k": ("gamma",)}[name]
-            held = all(part in form.names and np.isfinite(pinned[form.names.index(part)]) for part in needs)
+            needs = [part for part in {"n_active": ("A", "alpha"), "d_tokens": ("B", "beta"), "k": ("gamma",)}[name]
+                     if part in form.names]  # fmt: skip
+            held = (not needs and form.kind is None) or (
+                bool(needs) and all(np.isfinite(pinned[form.names.index(part)]) for part in needs)
+            )
             if not held:
+                advice = f" or fix {' and '.join(needs)}" if needs else ""
                 raise FitError(code, f"{name}: all {len(runs)} runs have {runs.columns[name][0]:g}, so its exponent "
-                               f"cannot be estimated; add runs or fix {' and '.join(needs)}")  # fmt: skip
+                               f"cannot be estimated; add runs{advice}")  # fmt: skip
 
 
 def _draws(

@@ -38,8 +38,8 @@ def parse(text: str) -> Loss:
         value = float(number) if number else default
     except ValueError:
         value = -1.0
-    if isinstance(value, float) and not 0 < value < float("inf"):
-        raise FitError("loss", f"the number in {text!r} must be > 0")
+    if isinstance(value, float) and not 1e-9 <= value <= 1e6:
+        raise FitError("loss", f"the number in {text!r} must be from 1e-9 to 1e6")
     match name:
         case "huber":
             return Loss(text, float(value or 0))

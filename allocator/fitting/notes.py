@@ -1,5 +1,6 @@
 """What a user should know of a fit, by code."""
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,4 +16,5 @@ class Note:
 
     def to_dict(self) -> dict[str, Any]:
         """As `--json` prints it."""
-        return {"code": self.code, "path": self.path, "value": self.value, "message": self.message}
+        value = self.value if self.value is not None and math.isfinite(self.value) else None
+        return {"code": self.code, "path": self.path, "value": value, "message": self.message}

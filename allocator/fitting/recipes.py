@@ -3,6 +3,7 @@
 import hashlib
 import os
 import tomllib
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -16,7 +17,7 @@ from allocator.errors import FitError
 from allocator.fitting.estimation import DRAWS, STARTS, fit
 from allocator.fitting.reference import GOPHER_FLOP
 from allocator.fitting.result import Fit
-from allocator.fitting.runs import spelling
+from allocator.fitting.runs import numbers, spelling
 from allocator.laws.presets import pretraining_law
 
 if TYPE_CHECKING:
@@ -135,15 +136,7 @@ def options(recipe: Recipe) -> dict[str, Any]:
 
 def runs_of(recipe: Recipe, folder: Path | None = None) -> "pd.DataFrame":
     """The table of runs that a recipe fits, filtered and with the derived columns."""
-    import pandas as pd
-
-    path = _source(recipe, folder)
-    try:
-        frame: pd.DataFrame = pd.read_parquet(path) if path.suffix == ".parquet" else pd.read_csv(path)
-    except FileNotFoundError:
-        raise FitError("data", f"{path}: no such file") from None
-    except (OSError, ValueError, pd.errors.ParserError) as error:
-        raise FitError("data", f"{path}: cannot be read as a table: {' '.join(str(error).split())[:200]}") from None
+    frame = _read_table(_source(recipe, folder))
     for i, rule in enumerate(recipe.where):
         frame = frame.loc[_holds(frame, rule, f"where[{i}]")]
     if recipe.pass_at_k:
@@ -153,6 +146,29 @@ def runs_of(recipe: Recipe, folder: Path | None = None) -> "pd.DataFrame":
     if recipe.drop.lowest_tokens_per_param:
         frame = _without_lowest(frame, recipe)
     return frame
+
+
+def _read_table(path: Path) -> "pd.DataFrame":
+    """A CSV or parquet file; whatever is wrong with it is one line."""
+    import pandas as pd
+
+    if not os.path.exists(path):
+        raise FitError("data", f"{path}: no such file")
+    if not os.path.isfile(path):
+        raise FitError("data", f"{path}: is no file that can be read twice")
+    try:
+        if path.suffix == ".parquet":
+            return pd.read_parquet(path)
+        heading = pd.read_csv(path, header=None, nrows=1, dtype=str, index_col=False).iloc[0].dropna()
+        if twice := heading[heading.duplicated()].tolist():
+            raise FitError("duplicated_column", f"{path}: more than one column is called {twice[0]!r}")
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", pd.errors.ParserWarning)  # rows longer than the heading
+            return pd.read_csv(path, index_col=False)
+    except FitError:
+        raise
+    except Exception as error:  # of any compression, encoding or engine
+        raise FitError("data", f"{path}: cannot be read as a table: {' '.join(str(error).split())[:200]}") from None
 
 
 def data_sha256(recipe: Recipe, folder: Path | None = None) -> str:
@@ -194,6 +210,9 @@ def _long(frame: "pd.DataFrame", by_k: Mapping[str, str]) -> "pd.DataFrame":
     """One row for each k."""
     import pandas as pd
 
+    for k in by_k:
+        if not k.isdigit() or int(k) < 1:
+            raise FitError("pass_at_k", f"{k!r} must be a whole number of samples")
     absent = [name for name in by_k.values() if name not in frame.columns]
     if absent:
         raise FitError("missing_column", f"pass_at_k: no column {', '.join(absent)}; found {', '.join(frame.columns)}")
@@ -204,11 +223,12 @@ def _long(frame: "pd.DataFrame", by_k: Mapping[str, str]) -> "pd.DataFrame":
 def _loss_of_law(frame: "pd.DataFrame", recipe: Recipe) -> np.ndarray:
     record = catalog.law_record(str(recipe.pretraining_loss))
     law = pretraining_law(record.name, record.content["kind"], record.content["parameters"])
-    names = [recipe.columns.get(name) or spelling(frame, name) for name in ("n_active", "d_tokens")]
-    if None in names or not set(names) <= set(frame.columns):
+    found = [recipe.columns.get(name) or spelling(frame, name) for name in ("n_active", "d_tokens")]
+    names = [name for name in found if name is not None]
+    if len(names) < 2 or not set(names) <= set(frame.columns):
         raise FitError("missing_column", "pretraining_loss: needs columns n_active and d_tokens; found "
                        f"{', '.join(frame.columns)}")  # fmt: skip
-    log_n, log_d = (np.log(frame[name].to_numpy(float)) for name in names)
+    log_n, log_d = (np.log(numbers(frame, name)) for name in names)
     return float(law.floor) + np.exp(np.asarray(law.log_reducible(log_n, log_d)))  # pyright: ignore
 
 
@@ -217,7 +237,7 @@ def _without_lowest(frame: "pd.DataFrame", recipe: Recipe) -> "pd.DataFrame":
 
     def column(ours: str) -> np.ndarray | None:
         name = recipe.columns.get(ours) or spelling(frame, ours)
-        return None if name is None or name not in frame.columns else frame[name].to_numpy(float)
+        return None if name is None or name not in frame.columns else numbers(frame, name)
 
     n, tokens, flop = (column(name) for name in ("n_active", "d_tokens", "compute_flop"))
     if n is None or (tokens is None and flop is None):

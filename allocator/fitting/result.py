@@ -85,7 +85,9 @@ class Fit:
         if self.optimum is None or self.optimum_draws is None:
             raise FitError("no_optimum", f"{name}: a {self.form.name} law implies no compute-optimal model")
         (n, d), (best_n, best_d) = self.optimum_draws.T, self.optimum
-        quantities = {"n_active": (n, best_n), "d_pretrain": (d, best_d), "tokens_per_param": (d / n, best_d / best_n)}
+        with np.errstate(all="ignore"):  # a runaway refit may be beyond any number
+            ratio, best_ratio = d / n, best_d / best_n
+        quantities = {"n_active": (n, best_n), "d_pretrain": (d, best_d), "tokens_per_param": (ratio, best_ratio)}
         if name not in quantities:
             raise FitError("parameter", f"{name!r} is not known; must be one of "
                            f"{', '.join((*self.form.names, *quantities))}")  # fmt: skip
@@ -154,7 +156,7 @@ class Fit:
             "at_flop": self.at_flop,
             "n_active": n,
             "d_pretrain": d,
-            "tokens_per_param": d / n,
+            "tokens_per_param": d / n if n else float("nan"),
             "level": level,
             "interval": _finite(self.interval("tokens_per_param", level)),
             "n_active_interval": _finite(self.interval("n_active", level)),
@@ -164,7 +166,7 @@ class Fit:
         """The fit as `--json` prints it: every number finite or null."""
         from allocator.fitting.provenance import provenance
 
-        return {
+        values = {
             "schema": "allocator.fit/1",
             "law": self.form.name,
             "equation": self.form.equation,
@@ -193,6 +195,7 @@ class Fit:
             "warnings": [note.to_dict() for note in self.notes],
             "provenance": provenance(self.runs),
         }  # fmt: skip
+        return _clean(values)
 
     @cached_property
     def condition_number(self) -> float:
@@ -209,6 +212,15 @@ class Fit:
 
 def _finite(values: Any) -> list[float | None]:
     return [float(value) if np.isfinite(value) else None for value in values]
+
+
+def _clean(value: Any) -> Any:
+    """The same with null for every number that is not finite."""
+    if isinstance(value, dict):
+        return {key: _clean(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_clean(item) for item in value]
+    return _plain(value)
 
 
 def _plain(value: Any) -> Any:

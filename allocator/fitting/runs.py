@@ -52,7 +52,16 @@ def read(
     Runs that diverged (no finite target, or a status that says so) are left out with a note. `extra` names columns to
     carry along where they exist, as text (a cluster, say).
     """
+    import pandas as pd
+
+    if not isinstance(frame, pd.DataFrame):
+        raise FitError("frame", f"must be a pandas DataFrame, got {type(frame).__name__}")
+    if not isinstance(columns, Mapping | None):
+        raise FitError("columns", f"must map our names to the table's, got {columns!r}")
     chosen = dict(columns or {})
+    known = {column.name for column in needed} | {"status", "n_active", "d_tokens", "compute_flop", "pass_at_k", "loss"}
+    if strange := [name for name in chosen if name not in known]:
+        raise FitError("columns", f"{strange[0]!r} is no column of this law; it has {', '.join(sorted(known))}")
     for ours, theirs in chosen.items():
         if theirs not in frame.columns:
             raise FitError("missing_column", f"columns.{ours}: no column {theirs!r}; found {_found(frame)}")
@@ -71,7 +80,7 @@ def read(
             also = f" (or {' and '.join(derivable[ours])})" if ours in derivable else ""
             raise FitError("missing_column", f"{ours}{also}: no such column; found {_found(frame)}")
         read_from |= dict(zip(derivable[ours], sources, strict=True))
-    values = {ours: _numbers(frame, theirs) for ours, theirs in read_from.items()}
+    values = {ours: numbers(frame, theirs) for ours, theirs in read_from.items()}
     kept, notes = _lawful(frame, values, needed, read_from, chosen)
     values = {name: column[kept] for name, column in values.items()}
     if "d_tokens" not in values and "compute_flop" in values:
@@ -81,12 +90,17 @@ def read(
     for name in extra:
         if name not in frame.columns:
             raise FitError("missing_column", f"{name}: no such column; found {_found(frame)}")
+        blank = np.flatnonzero(frame[name].isna().to_numpy() & kept)
+        if len(blank):
+            raise FitError(
+                "missing_value", f"{name}: row {_row(frame, int(blank[0]))} is blank; each run needs its cluster"
+            )
         if name not in values:
             numeric = frame[name].dtype.kind in "iuf"
             values[name] = frame[name].astype(float if numeric else str).to_numpy()[kept]
     # The order of the sums must not be the table's: runs are sorted by what they hold.
     order = np.lexsort([values[name] for name in reversed(list(values))])
-    rows = _row_numbers(frame)[kept][order] - 1
+    rows = _rownumbers(frame)[kept][order] - 1
     runs = Runs({name: column[order] for name, column in values.items()}, rows, tuple(notes))
     return Runs(runs.columns, runs.row, runs.notes + tuple(_suspicions(runs, needed)))
 
@@ -104,17 +118,17 @@ def _found(frame: "pd.DataFrame") -> str:
     return ", ".join(names[:20]) + (", ..." if len(names) > 20 else "") or "no columns"
 
 
-def _row_numbers(frame: "pd.DataFrame") -> np.ndarray:
+def _rownumbers(frame: "pd.DataFrame") -> np.ndarray:
     """Rows counted from 1; a filtered table keeps its file's numbers, which are in its index."""
     numbered = frame.index.is_unique and frame.index.dtype.kind == "i"
     return (frame.index.to_numpy() if numbered else np.arange(len(frame))) + 1
 
 
 def _row(frame: "pd.DataFrame", position: int) -> int:
-    return int(_row_numbers(frame)[position])
+    return int(_rownumbers(frame)[position])
 
 
-def _numbers(frame: "pd.DataFrame", name: str) -> np.ndarray:
+def numbers(frame: "pd.DataFrame", name: str) -> np.ndarray:
     """A column as floats; blank cells are NaN, any other text is refused."""
     import pandas as pd
 

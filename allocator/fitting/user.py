@@ -27,9 +27,16 @@ def user_form(
     makes a parameter positive, estimated in logs; estimates may leave the range. Residuals are taken in logs, for which
     the target must be > 0, or `linear`. Raises `FitError` where a range is none.
     """
+    if residuals not in ("log", "linear"):
+        raise FitError("residuals", f"must be log or linear, got {residuals!r}")
+    if isinstance(inputs, str) or not isinstance(parameters, Mapping):
+        raise FitError("inputs" if isinstance(inputs, str) else "parameters", "must be several names")
     specs = []
     for key, ends in parameters.items():
-        low, high = (float(end) for end in ends)
+        try:
+            low, high = (float(end) for end in ends)
+        except (TypeError, ValueError):
+            raise FitError("parameter_range", f"{key}: needs a range (low, high), got {ends!r}") from None
         if not (math.isfinite(low) and math.isfinite(high) and low < high):
             raise FitError("parameter_range", f"{key}: needs a finite range (low, high), got {tuple(ends)}")
         if low > 0:

@@ -71,7 +71,8 @@ def variants(scenario: Scenario, cost: float) -> Iterator[tuple[str, Scenario]]:
     at_same_cost = {f"objective.{currency}": cost} if kind == "target_loss" else {}
     own = catalog.law_record(scenario.law.pretraining, folder=scenario.folder)
     for record in catalog.entries("laws"):
-        usable = record.fields["kind"] in ("chinchilla", "gadre") and not record.fields.get("rounded")
+        # A law that its own file warns of is no yardstick for others.
+        usable = record.fields["kind"] in ("chinchilla", "gadre") and not record.fields.get("caution")
         if usable and record.name != own.name and record.fields["unit"] == own.content["unit"]:
             changes = {"law.pretraining": record.name} | at_same_cost
             yield _name(record.name, scenario), with_values(scenario, changes)

@@ -654,8 +654,11 @@ def test_law_path_that_is_none(tmp_path: Path, name: str):
 
 
 def test_law_path_to_a_folder(tmp_path: Path):
-    with pytest.raises(CatalogError, match=r"fits/mine: is a folder, must be a law file$"):
-        law_record("fits/mine", folder=write(tmp_path / "fits" / "mine" / "law.toml").parents[2])
+    """The folder that a fit was written to stands for its law; any other is none."""
+    write(tmp_path / "made" / "mine" / "law.toml")
+    assert law_record("made/mine", folder=tmp_path).path == tmp_path / "made" / "mine" / "law.toml"
+    with pytest.raises(CatalogError, match=r"/made: is a folder, must be a law file$"):
+        law_record("./made", folder=tmp_path)
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may read every file")

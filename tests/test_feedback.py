@@ -26,6 +26,7 @@ from allocator.scenario.reading import from_values, with_values
 
 # Llama 3.1 70B: parameters, cache bytes a token in bf16, attention FLOP per token and token of context
 N0, KV0, A0 = 70552387584.0, 327680.0, 4 * 128 * 64 * 80.0
+COUNTED = 1 - 128256 * 8192 / N0  # of N: the input embedding, 128,256 x 8,192, is a look-up
 PEAK, BANDWIDTH, HBM = 9.89e14, 3.35e12, 80e9  # H100 SXM, bf16
 CHIPS, BATCH, CONTEXT = 128.0, 256.0, 8192.0
 COMPUTE, MEMORY, TRAIN = 0.36, 0.65, 0.45
@@ -53,19 +54,19 @@ def cache_bytes(n: float) -> float:
 
 def decode_mfu(n: float) -> float:
     memory = (2 * n + BATCH * cache_bytes(n)) / (CHIPS * BANDWIDTH * MEMORY)
-    compute = BATCH * (2 * n + A0 * (n / N0) ** (2 / 3) * CONTEXT) / (CHIPS * PEAK * COMPUTE)
-    return 2 * n * BATCH / (CHIPS * PEAK * max(memory, compute))
+    compute = BATCH * (2 * n * COUNTED + A0 * (n / N0) ** (2 / 3) * CONTEXT) / (CHIPS * PEAK * COMPUTE)
+    return 2 * n * COUNTED * BATCH / (CHIPS * PEAK * max(memory, compute))
 
 
 def prefill_mfu(n: float) -> float:
     attention = A0 * (n / N0) ** (2 / 3) * CONTEXT / 2
     memory = 2 * n / (CHIPS * BANDWIDTH * MEMORY)
-    compute = BATCH * CONTEXT * (2 * n + attention) / (CHIPS * PEAK * COMPUTE)
-    return 2 * n * BATCH * CONTEXT / (CHIPS * PEAK * max(memory, compute))
+    compute = BATCH * CONTEXT * (2 * n * COUNTED + attention) / (CHIPS * PEAK * COMPUTE)
+    return 2 * n * COUNTED * BATCH * CONTEXT / (CHIPS * PEAK * max(memory, compute))
 
 
 def training_mfu(n: float) -> float:
-    return TRAIN * 6 * n / (6 * n + 3 * A0 * (n / N0) ** (2 / 3) * CONTEXT / 2)
+    return TRAIN * 6 * n * COUNTED / (6 * n * COUNTED + 3 * A0 * (n / N0) ** (2 / 3) * CONTEXT / 2)
 
 
 def rl_mfu(n: float) -> float:

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import binom, f, norm
+from scipy.stats import binom, chi2, f, norm
 from simulated import TRUTHS, grid, table
 
 from allocator.fitting.estimation import fit
@@ -165,22 +165,23 @@ def test_draws_are_as_many_as_asked_for():
 # --- profiles ---
 
 
-def test_profile_of_least_squares_is_the_normal_interval_of_a_linear_law():
-    """The deviance of a linear parameter is its squared distance in standard errors s (X'X)^-1/2, s^2 = RSS/(n - p)."""
+def test_profile_of_least_squares_is_that_of_normal_errors():
+    """n log(S / S_min) is n log(1 + z^2) for a linear parameter, z its distance in units of RSS^1/2 (X'X)^-1/2."""
     frame, done = runs(), by("pairs")
     x = design_matrix(frame)
     best, squares, *_ = np.linalg.lstsq(x, frame["loss"], rcond=None)
-    errors = np.sqrt(np.diag(np.linalg.inv(x.T @ x)) * squares[0] / (len(frame) - 3))
+    errors = np.sqrt(np.diag(np.linalg.inv(x.T @ x)) * squares[0])
     made = profiles(done, points=201)
     assert [p.parameter for p in made] == ["E", "A", "B"]
     for profile, value, error in zip(made, best, errors, strict=True):
-        half = norm.ppf(0.975) * error
+        half = error * np.sqrt(np.expm1(chi2.ppf(0.95, 1) / len(frame)))
         assert profile.interval(0.95) == pytest.approx((value - half, value + half), rel=2e-3)
         assert profile.deviance.min() == pytest.approx(0, abs=1e-6)
         # Fisher's F with n - p degrees of freedom, which chi-squared replaces, is near at 25 runs.
-        assert half == pytest.approx(error * np.sqrt(f.ppf(0.95, 1, len(frame) - 3)), rel=0.1)
+        assert half == pytest.approx(error * np.sqrt(f.ppf(0.95, 1, len(frame) - 3) / (len(frame) - 3)), rel=0.1)
         inside = (profile.values > value - half) & (profile.values < value + half)
-        assert profile.deviance[inside] == pytest.approx(((profile.values[inside] - value) / error) ** 2, abs=1e-4)
+        z = (profile.values[inside] - value) / error
+        assert profile.deviance[inside] == pytest.approx(len(frame) * np.log1p(z**2), abs=1e-4)
     assert list(to_frame(made).columns) == ["parameter", "value", "deviance"]
 
 

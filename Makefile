@@ -2,7 +2,7 @@
 # PYTHON, VENV and PYTEST_ARGS can be given: make test PYTHON=python3.13 VENV=~/env PYTEST_ARGS="-k optimum"
 PYTHON ?= python3
 VENV ?= $(CURDIR)/.venv
-PYTEST_ARGS ?= -n 2
+PYTEST_ARGS ?= -n 2 --dist worksteal
 BIN = $(VENV)/bin
 SETUP = VENV="$(VENV)" $(PYTHON) scripts/setup_env.py
 

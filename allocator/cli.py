@@ -153,15 +153,14 @@ def compare(
     from allocator.optimum.planning import solve
 
     compared = comparisons.compare(solve(loaded), also=others)
-    values = report.comparison_dict(compared)
-    if out is not None:
+
+    def files() -> dict[str, str | bytes]:
         from allocator.exports import comparison_files
 
-        _write(out, comparison_files(compared) | {"compare.json": _json(values)}, quiet=as_json)
-    if as_json:
-        _print(_json(values))
-    else:
-        _show(lambda console: report.print_comparison(compared, console))
+        return comparison_files(compared)
+
+    values = report.comparison_dict(compared)
+    _answer("compare", values, lambda console: report.print_comparison(compared, console), files, as_json, out)
 
 
 @app.command()
@@ -180,15 +179,14 @@ def diff(
     from allocator.optimum.planning import solve
 
     rows = differences(*(solve(scenario) for scenario in scenarios))
-    values = report.rows_dict("diff", rows)
-    if out is not None:
+
+    def files() -> dict[str, str | bytes]:
         from allocator.exports import rows_csv
 
-        _write(out, {"diff.csv": rows_csv(rows), "diff.json": _json(values)}, quiet=as_json)
-    if as_json:
-        _print(_json(values))
-    else:
-        _show(lambda console: report.print_diff(rows, (a, b), console))
+        return {"diff.csv": rows_csv(rows)}
+
+    values = report.rows_dict("diff", rows)
+    _answer("diff", values, lambda console: report.print_diff(rows, (a, b), console), files, as_json, out)
 
 
 @app.command()
@@ -205,16 +203,9 @@ def catalog(
         listing = listings.kinds()
     else:
         listing = listings.entries(kind.value) if name is None else listings.entry(kind.value, name)
-    if out is not None:
-        _write(
-            out,
-            {f"{listing.name}.csv": listing.to_csv(), f"{listing.name}.json": _json(listing.to_dict())},
-            quiet=as_json,
-        )
-    if as_json:
-        _print(_json(listing.to_dict()))
-    else:
-        _show(lambda console: listings.print_listing(listing, console))
+    files = {f"{listing.name}.csv": listing.to_csv()}
+    _answer(listing.name, listing.to_dict(), lambda console: listings.print_listing(listing, console), lambda: files,
+            as_json, out)  # fmt: skip
 
 
 @data_app.command("pull")
@@ -296,13 +287,8 @@ def fit(
         from allocator.fitting import choices as fit_choices
 
         compared = fit_choices.compare(recipe, folder)
-        if out is not None:
-            _write(
-                out / called,
-                {"choices.csv": compared.to_csv(), "choices.json": _json(compared.to_dict())},
-                quiet=as_json,
-            )
-        _print(_json(compared.to_dict()) if as_json else str(compared))
+        _answer("choices", compared.to_dict(), lambda console: console.print(str(compared), soft_wrap=True),
+                lambda: {"choices.csv": compared.to_csv()}, as_json, out and out / called)  # fmt: skip
         return
     from allocator.fitting.recipes import carry_out
 
@@ -356,12 +342,8 @@ def roofline(
 
     result = drawn(str(hardware), str(model), chips=chips, batch=batch, context=context, prompt=prompt, dtype=dtype,
                    kv_dtype=kv_dtype, tensor=tensor, expert=expert, pipeline=pipeline)  # fmt: skip
-    if out is not None:
-        _write(out, roofline_report.files(result) | {"roofline.json": _json(result.to_dict())}, quiet=as_json)
-    if as_json:
-        _print(_json(result.to_dict()))
-    else:
-        _show(lambda console: roofline_report.print_roofline(result, console))
+    _answer("roofline", result.to_dict(), lambda console: roofline_report.print_roofline(result, console),
+            lambda: roofline_report.files(result), as_json, out)  # fmt: skip
 
 
 @roofline_app.command("check")
@@ -374,12 +356,8 @@ def roofline_check(
     from allocator import roofline_checks, roofline_report
 
     checked = roofline_checks.check(file)
-    if out is not None:
-        _write(out, roofline_report.check_files(checked) | {"check.json": _json(checked.to_dict())}, quiet=as_json)
-    if as_json:
-        _print(_json(checked.to_dict()))
-    else:
-        _show(lambda console: roofline_report.print_check(checked, console))
+    _answer("check", checked.to_dict(), lambda console: roofline_report.print_check(checked, console),
+            lambda: roofline_report.check_files(checked), as_json, out)  # fmt: skip
 
 
 @scenario_app.command("new")
@@ -491,6 +469,23 @@ def _show_plan(result: Any, as_json: bool, out: Path | None, schema: str | None 
         _show(lambda console: print_plan(result, console))
     if result.decision is None:
         raise NoPlanError(str(result.reason))
+
+
+def _answer(
+    name: str,
+    values: Mapping[str, Any],
+    draw: Callable[[Any], None],
+    files: Callable[[], Mapping[str, str | bytes]],
+    as_json: bool,
+    out: Path | None,
+) -> None:
+    """Write the files if asked for, NAME.json among them, then print the JSON object or the tables."""
+    if out is not None:
+        _write(out, {**files(), f"{name}.json": _json(values)}, quiet=as_json)
+    if as_json:
+        _print(_json(values))
+    else:
+        _show(draw)
 
 
 def _write(out: Path, files: Mapping[str, str | bytes], *, quiet: bool) -> None:

@@ -19,6 +19,7 @@ from allocator.fitting import recipes
 from allocator.fitting.profiles import Profile, profiles
 from allocator.fitting.provenance import provenance
 from allocator.fitting.recipes import Recipe
+from allocator.fitting.records import data_name
 from allocator.fitting.result import Fit
 from allocator.units import short_count, significant
 
@@ -156,19 +157,12 @@ def _profiles(fit: Fit) -> list[Profile]:
 
 
 def _about(fit: Fit, recipe: Recipe) -> str:
-    return f"{fit.form.name} law fitted to {_data_name(recipe)}, {_counted(len(fit.runs), 'run')}"
-
-
-def _data_name(recipe: Recipe) -> str:
-    data = recipe.data
-    if data.set is not None:
-        return f"{data.set} ({data.file})" if data.file else data.set
-    return str(data.table or data.path)
+    return f"{fit.form.name} law fitted to {data_name(recipe)}, {_counted(len(fit.runs), 'run')}"
 
 
 def _fitted(fit: Fit, recipe: Recipe) -> str:
     pairs = [("Law", f"{fit.form.name}: {fit.form.title}"), ("Equation", fit.form.equation),
-             ("Runs", str(len(fit.runs))), ("Data", _data_name(recipe))]  # fmt: skip
+             ("Runs", str(len(fit.runs))), ("Data", data_name(recipe))]  # fmt: skip
     name = recipe.data.set or recipe.data.table
     if name is not None:
         try:

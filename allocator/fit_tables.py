@@ -7,9 +7,12 @@ from typing import TYPE_CHECKING, Any
 import jax.numpy as jnp
 import numpy as np
 import pandas as pd
-from scipy.special import betaln, gammaln
+from scipy.special import betaln
 
+from allocator.fitting import diagnostics
 from allocator.fitting.form import Column
+from allocator.fitting.sampling import unbiased_pass_at_k
+from allocator.fitting.scaled import scale_rows
 from allocator.units import short_count, significant
 
 if TYPE_CHECKING:
@@ -137,14 +140,9 @@ def _coverage(fit: "Fit") -> AgainstLever:
     most = int(n.min())
     ks = np.unique(np.geomspace(1, most, 12).round()) if most > 1 else np.array([1.0])
 
-    def failing(k: float) -> np.ndarray:
-        left = n - c - k
-        logs = gammaln(n - c + 1) - gammaln(np.maximum(left, 0) + 1) + gammaln(n - k + 1) - gammaln(n + 1)
-        return np.where(left >= 0, np.exp(logs), 0.0)
-
     a, b = fit.parameters["a"], fit.parameters["b"]
     grid = np.geomspace(1, max(most, 2) * 10, CURVE_POINTS)
-    points = pd.DataFrame({"x": ks, "y": [1 - failing(k).mean() for k in ks]})
+    points = pd.DataFrame({"x": ks, "y": [unbiased_pass_at_k(n, c, int(k)).mean() for k in ks]})
     lines = pd.DataFrame({"x": grid, "y": -np.expm1(betaln(a, b + grid) - betaln(a, b))})
     remark = f"points: unbiased estimates from the counts, up to k = {most}; line: the law"
     return AgainstLever(points.assign(series=None), lines.assign(series=None), _WORDS["k"], "pass@k over all problems",
@@ -153,22 +151,7 @@ def _coverage(fit: "Fit") -> AgainstLever:
 
 def predict(fit: "Fit", at: Mapping[str, np.ndarray]) -> np.ndarray:
     """The law at other values of its inputs, in the unit of the target."""
-    rows = {}
-    for column in fit.form.inputs:
-        known, scaled = (
-            fit.runs.columns[column.like or column.name],
-            np.asarray(fit.scaled.rows[column.like or column.name]),
-        )
-        if column.scaling == "log":
-            rows[column.name] = jnp.asarray(np.log(at[column.name]) + (scaled[0] - np.log(known[0])))
-        elif np.ptp(known) == 0:
-            rows[column.name] = jnp.asarray(at[column.name] - known[0] + scaled[0])
-        else:
-            low, high = int(np.argmin(known)), int(np.argmax(known))
-            slope = (scaled[high] - scaled[low]) / (known[high] - known[low])
-            rows[column.name] = jnp.asarray(scaled[low] + slope * (at[column.name] - known[low]))
-    if fit.form.sizes:
-        rows["level"] = jnp.asarray(np.searchsorted(fit.form.sizes, at["n_active"]).astype(float))
+    rows = scale_rows(fit.form, fit.scaled.columns, at)
     found = np.asarray(fit.form.predict(jnp.asarray(fit.search.theta), rows))
     return np.exp(found + float(fit.scaled.offset)) if fit.form.positive else found * float(fit.scaled.unit)
 
@@ -211,10 +194,9 @@ def profile(made: Sequence["Profile"], fit: "Fit") -> pd.DataFrame:
     parts = []
     for p in made:
         parameter = by_name[p.parameter]
-        log = parameter.log or (fit.form.positive and parameter in fit.form.linear and not parameter.decades)
-        parts.append(pd.DataFrame({"parameter": p.parameter, "unit": parameter.unit, "log": log,
-                                   "estimate": fit.parameters[p.parameter], "value": p.values,
-                                   "deviance": p.deviance}))  # fmt: skip
+        parts.append(pd.DataFrame({"parameter": p.parameter, "unit": parameter.unit,
+                                   "log": fit.form.is_logged(parameter), "estimate": fit.parameters[p.parameter],
+                                   "value": p.values, "deviance": p.deviance}))  # fmt: skip
     columns = ["parameter", "unit", "log", "estimate", "value", "deviance"]
     frame = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=columns)
     return frame.replace([np.inf, -np.inf], np.nan).dropna(subset=["deviance"]).reset_index(drop=True)
@@ -280,7 +262,7 @@ def watched(fit: "Fit") -> str:
     """What leaving out a run is judged by: N* or, without one, the first exponent."""
     if fit.optimum is not None:
         return "N*"
-    return fit.form.shape[0].name if fit.form.shape else fit.form.linear[0].name
+    return diagnostics.watched(fit.form)
 
 
 def influence(fit: "Fit") -> pd.DataFrame:

@@ -1,10 +1,12 @@
 """Files written whole or not at all: beside their place first, then renamed."""
 
+import math
 import os
 import shutil
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from allocator.errors import OutputError
 
@@ -47,6 +49,15 @@ def write_new_file(path: Path, content: str) -> None:
         raise OutputError(f"{path}: exists already; name another file or remove it") from None
     except (OSError, ValueError) as error:
         raise OutputError(f"{path}: cannot be written: {getattr(error, 'strerror', error)}") from None
+
+
+def finite(value: Any) -> Any:
+    """Plain values for JSON: the same with null for every number that is not finite."""
+    if isinstance(value, Mapping):
+        return {key: finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _write(path: Path, data: bytes) -> None:

@@ -16,6 +16,7 @@ import numpy as np
 from allocator import catalog
 from allocator.catalog import Record
 from allocator.errors import CatalogError
+from allocator.outputs import finite
 from allocator.precision import require_float64
 from allocator.roofline.accelerator import Accelerator, accelerator
 from allocator.roofline.calibration import SERVING, Calibration
@@ -82,7 +83,7 @@ class Check:
             "unused": list(self.unused), "warnings": self.warnings(),
             "provenance": {name: version(name) for name in ("allocator", "jax")},
         }  # fmt: skip
-        return _finite(values)
+        return finite(values)
 
     def warnings(self) -> list[dict[str, Any]]:
         """What to know before the errors are read."""
@@ -321,11 +322,3 @@ def _errors(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 def _quantile(values: Sequence[float], q: float) -> float:
     return float(np.quantile(values, q)) if len(values) else math.nan
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -10,7 +10,9 @@ import jax.numpy as jnp
 
 from allocator import catalog
 from allocator.errors import CatalogError
+from allocator.outputs import finite
 from allocator.precision import require_float64
+from allocator.roofline import crossovers
 from allocator.roofline.accelerator import accelerator
 from allocator.roofline.calibration import SERVING
 from allocator.roofline.layout import Layout, check
@@ -163,7 +165,7 @@ class Roofline:
             "band": self.band | {"source": SERVING.source}, "rows": self.rows(), "warnings": list(self.warnings),
             "provenance": {name: version(name) for name in ("allocator", "jax")},
         }  # fmt: skip
-        return _finite(values)
+        return finite(values)
 
 
 def roofline(
@@ -229,14 +231,15 @@ def roofline(
 
 
 def critical_batch(shape: Shape, op: Operation) -> float:
-    """Batch at which compute takes as long as reading weights and cache, all of them read.
-
-    $$B^* = W / [(2N + a c) bw/F - kv\\,c]$$
-    """
-    per_token = 2 * float(shape.n_compute) + float(shape.attention_flop_per_token(jnp.asarray(op.context, float)))
-    slope = per_token * op.chip.hbm_bytes_per_s / op.chip.peak_flop_per_s
-    slope -= float(shape.kv_bytes(jnp.asarray(op.context, float), op.bytes_per_kv_element))
-    return float(shape.total_bytes(op.bytes_per_weight)) / slope if slope > 0 else math.inf
+    """Batch at which compute takes as long as reading all weights and the cache; infinite where there is none."""
+    context = jnp.asarray(op.context, float)
+    return float(
+        crossovers.critical_batch(
+            shape.total_bytes(op.bytes_per_weight), shape.n_compute, crossovers.flop_per_byte(op.chip), context=context,
+            kv_bytes_per_token=shape.kv_bytes(context, op.bytes_per_kv_element) / context,
+            attention_flop=shape.attention_flop_per_token(context) / context,
+        )
+    )  # fmt: skip
 
 
 def _layout(shape: Shape, op: Operation, tensor: float | None, expert: float | None, pipeline: float) -> Layout:
@@ -277,11 +280,3 @@ def _warnings(shape: Shape, op: Operation, record: catalog.Record, dtype: str):
     if record.fields.get("status") not in (None, "verified"):
         yield {"code": "unverified_chip", "path": "hardware", "value": None,
                "message": f"{record.name}: {record.fields['status']}"}  # fmt: skip
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -9,30 +9,19 @@ machine; the ratios are what carries over to another.
 import contextlib
 import io
 import logging
-import statistics
-import time
 from collections.abc import Callable
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from timing import median_ms
 
 from allocator import roofline_checks
 from allocator.roofline.step import decode_step
 from allocator.rooflines import roofline
 
 MANY = 1_000_000
-
-
-def median_ms(call: Callable[[], object], repeats: int) -> float:
-    call()  # compiles
-    times = []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        call()
-        times.append(time.perf_counter() - start)
-    return 1e3 * statistics.median(times)
 
 
 def llm_analysis_call() -> Callable[[], object] | None:

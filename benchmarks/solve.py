@@ -9,11 +9,11 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 from scipy.optimize import minimize
+from timing import median_ms
 
 import allocator
 from allocator.optimum.solving import optimise
@@ -22,16 +22,6 @@ from allocator.scenario.building import build
 
 REPEATS = 50
 COLD_REPEATS = 5
-
-
-def median_ms(call: Callable[[], object], repeats: int = REPEATS) -> float:
-    call()  # compiles
-    times = []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        call()
-        times.append(time.perf_counter() - start)
-    return 1e3 * statistics.median(times)
 
 
 def plain_slsqp(problem: Problem) -> np.ndarray:
@@ -76,7 +66,7 @@ def main() -> None:
         ("4 free variables, saturating RL (scan over 151 sizes)", saturating),
         ("lecture: N and k fixed", fixed),
     ):
-        took = median_ms(lambda problem=problem: optimise(problem))
+        took = median_ms(lambda problem=problem: optimise(problem), REPEATS)
         print(f"{label:58} {took:8.2f} {plain / took:14.1f}")
     print(f"{'plain SLSQP, finite differences, ftol 1e-15 (first row)':58} {plain:8.2f} {1.0:14.1f}")
     print(f"\n{'cold command':58} {'s':>8}")

@@ -1,11 +1,10 @@
 """Rows of cases/roofline_book_cases.csv beyond one chip's memory and compute: see test_roofline.py for the others."""
 
-import csv
 from collections.abc import Callable
-from pathlib import Path
 
 import jax.numpy as jnp
 import pytest
+from case_rows import case_rows
 
 from allocator import catalog
 from allocator.roofline.accelerator import Accelerator
@@ -26,8 +25,7 @@ from allocator.roofline.parallelism import (
 from allocator.roofline.shape import Dimensions, Shape
 from allocator.roofline.step import StepTime, decode_step
 
-with (Path(__file__).parent / "cases" / "roofline_book_cases.csv").open(encoding="utf-8", newline="") as file:
-    BOOK = {row["id"]: row for row in csv.DictReader(file)}
+BOOK = case_rows("roofline_book_cases")
 PLAIN = Dimensions(1.0, 0.0, 1.0, 1.0, 0.0, 0.0, 1.0)
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from case_rows import case_rows
 
 from allocator import catalog
 from allocator.downloads import fetch
@@ -213,8 +214,7 @@ def test_physical_of_the_pinned_parameter_is_what_was_given(mirror):
 
 
 def _law_rows() -> list[dict[str, str]]:
-    with (CASES / "law_cases.csv").open(encoding="utf-8", newline="") as file:
-        return [row for row in csv.DictReader(file) if row["issue"] == "fits"]
+    return [row for row in case_rows("law_cases").values() if row["issue"] == "fits"]
 
 
 def test_law_cases_marked_fits_are_all_here():

@@ -3,14 +3,13 @@
 Claims that do not hold for real models or parts are tested too: the test says by how much.
 """
 
-import csv
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import jax.numpy as jnp
 import pytest
+from case_rows import case_rows
 
 from allocator import catalog
 from allocator.roofline.accelerator import Accelerator, accelerator
@@ -33,8 +32,7 @@ from allocator.roofline.price_steps import price_steps
 from allocator.roofline.shape import Dimensions, Shape, shape
 from allocator.roofline.step import StepTime, decode_step
 
-with (Path(__file__).parent / "cases" / "lecture_claims.csv").open(encoding="utf-8", newline="") as file:
-    ROWS = {row["id"]: row for row in csv.DictReader(file) if row["id"][0] in "BMP"}
+ROWS = {name: row for name, row in case_rows("lecture_claims").items() if name[0] in "BMP"}
 
 NOTHING_TO_COMPUTE = {
     "B02": "a form without a number: the compute term, tested with B01",

@@ -1,13 +1,12 @@
 """What users of neighbouring tools reported about fitting, V01 to V24 and V87 to V89 of user_voices.csv, tried here."""
 
-import csv
 from functools import cache
-from pathlib import Path
 
 import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 import pytest
+from case_rows import case_rows
 from scipy.stats import chi2
 
 from allocator import catalog, load, solve
@@ -24,7 +23,6 @@ from allocator.laws.presets import pretraining_law
 from allocator.optimum.planning import solve as plan_of
 from allocator.scenario.reading import from_values
 
-CASES = Path(__file__).parent / "cases"
 ELSEWHERE = {"V23": "FLOP of embedding and head: the roofline's tests"}
 EPOCH = {"n_active": "Model Size", "compute_flop": "Training FLOP"}
 TRUTH = (1.8172, 482.01, 2085.43, 0.3478, 0.3658)  # besiroglu-2024
@@ -72,8 +70,7 @@ def runs(noise: float = 0.0, *, sizes=8, seed: int = 0) -> pd.DataFrame:
 
 
 def test_every_row_is_accounted_for():
-    with (CASES / "user_voices.csv").open(encoding="utf-8", newline="") as file:
-        ids = [row["id"] for row in csv.DictReader(file)]
+    ids = list(case_rows("user_voices"))
     wanted = [i for i in ids if 1 <= int(i[1:]) <= 24 or 87 <= int(i[1:]) <= 89]
     tested = {name.split("_")[1].upper() for name in globals() if name.startswith("test_v")}
     assert set(wanted) == tested | ELSEWHERE.keys()

@@ -3,13 +3,12 @@
 Each test is named after its row; what a row asks that no function here answers is in `NOT_HERE`, with the reason.
 """
 
-import csv
 import math
 from dataclasses import replace
-from pathlib import Path
 
 import jax.numpy as jnp
 import pytest
+from case_rows import case_rows
 
 from allocator import catalog
 from allocator.catalog import dense_peak_flop_per_s
@@ -33,8 +32,7 @@ from allocator.roofline.operation import Operation
 from allocator.roofline.shape import Dimensions, Shape, shape
 from allocator.roofline.step import decode_step
 
-with (Path(__file__).parent / "cases" / "user_voices.csv").open(encoding="utf-8", newline="") as file:
-    ROWS = {row["id"]: row for row in csv.DictReader(file)}
+ROWS = case_rows("user_voices")
 
 MINE = [f"V{n}" for n in (23, *range(25, 55), *range(59, 72), 74, 76, 80, 84, 95, 96, 97)]
 NOT_HERE: dict[str, str] = {}  # every row of these numbers has a test

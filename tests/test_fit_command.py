@@ -15,6 +15,7 @@ import pytest
 from allocator import catalog, load
 from allocator.cli import main
 from allocator.fitting import recipes
+from allocator.fitting.estimation import fit
 
 SHIPPED = catalog.recipe_names()
 
@@ -191,3 +192,15 @@ def test_every_shipped_fit_has_its_draws():
             rows = list(csv.reader(file))
         assert set(record.content["parameters"]) <= set(rows[0])
         assert len(rows) - 1 == min(record.content["fit"]["draws"], 4000)
+
+
+def test_fit_from_python_is_saved_as_a_law(here):
+    """The same numbers as the command's law file, and a scenario finds it by its folder."""
+    done = fit(pd.read_csv("runs.csv"), starts=16, bootstrap=50)
+    done.save("fits/mine")
+    held = catalog.law_record("mine").content
+    assert held["parameters"] == pytest.approx(done.parameters, rel=1e-9)
+    assert held["title"].endswith("fitted to a data frame")
+    assert call("fit", "--data", "runs.csv", *QUICK) == 0
+    assert catalog.law_record("runs").content["parameters"] == held["parameters"]
+    assert (here / "fits/runs/draws.csv").read_bytes() == (here / "fits/mine/draws.csv").read_bytes()

@@ -3,15 +3,14 @@
 A row of cases/roofline_book_cases.csv is answered here or in test_cases_book.py.
 """
 
-import csv
 import math
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import mpmath
 import numpy as np
 import pytest
+from case_rows import case_rows
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
@@ -29,15 +28,7 @@ from allocator.roofline.step import decode_mfu, decode_step
 from allocator.roofline.training import training_mfu
 from allocator.scenario.reading import from_values
 
-CASES = Path(__file__).parent / "cases"
-
-
-def table(name: str) -> dict[str, dict[str, str]]:
-    with (CASES / name).open(encoding="utf-8", newline="") as file:
-        return {row["id"]: row for row in csv.DictReader(file)}
-
-
-BOOK, LECTURE = table("roofline_book_cases.csv"), table("lecture_claims.csv")
+BOOK, LECTURE = case_rows("roofline_book_cases"), case_rows("lecture_claims")
 MODELS = {record.name: record for record in catalog.entries("models")}
 CHIPS = {record.name: record for record in catalog.entries("hardware")}
 H100 = accelerator(CHIPS["h100-sxm"], "bf16")

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from case_rows import case_rows
 
 from allocator import catalog, roofline_checks
 from allocator.errors import CatalogError
@@ -20,9 +21,7 @@ from allocator.roofline.shape import shape
 from allocator.roofline.step import decode_step
 from allocator.roofline_checks import check
 
-CASES = Path(__file__).parent / "cases" / "roofline_measured_cases.csv"
-with CASES.open(encoding="utf-8", newline="") as file:
-    MEASURED = {row["id"]: row for row in csv.DictReader(file)}
+MEASURED = case_rows("roofline_measured_cases")
 ROW = {"id": "a", "source_kind": "mine", "hardware": "H100 SXM", "n_chips": 8, "model": "llama-3.1-70b",
        "precision": "fp8", "mode": "agg", "concurrency": 64, "input_len": 1000, "output_len": 500, "tpot_ms": 20.0,
        "ttft_ms": 500.0}  # fmt: skip

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from slopes import assert_slopes
 
 from allocator import catalog
 from allocator.catalog import Record
@@ -121,11 +122,7 @@ def test_gradients_match_central_differences():
                 + implied_fetched_bytes(w, n, c, tier) + recompute_break_even_s(tier, kv, w, again))  # fmt: skip
 
     x = jnp.log(jnp.arange(2.0, 11.0))
-    slope = jax.jit(jax.grad(total))(x)
-    for i in range(len(x)):
-        h = 1e-5
-        want = (float(total(x.at[i].add(h))) - float(total(x.at[i].add(-h)))) / (2 * h)
-        assert float(slope[i]) == pytest.approx(want, rel=1e-6, abs=1e-7)
+    assert_slopes(total, x, rel=1e-6, abs=1e-7)
     least = jax.grad(lambda t: costs_usd(tuple(TIERS.values()), 1e9, t, 1e-3, 1.0).min())(1e3)
     assert np.isfinite(float(least))
     assert float(least) > 0

@@ -12,12 +12,12 @@ from allocator.fitting.form import Form
 from allocator.fitting.notes import Note
 from allocator.fitting.reference import log_optima
 from allocator.fitting.result import Fit
+from allocator.fitting.runs import FLOP_PER_PARAM_TOKEN
 from allocator.fitting.scaled import physical
 from allocator.fitting.search import EXACT
 
 WIDE = 10.0  # a 90% interval of N* or D*/N* that spans this factor says little
 VAGUE = 0.5  # relative standard error of an exponent
-EXPONENTS = ("alpha", "beta", "h", "gamma", "rho", "b", "B", "Kmax", "th1", "th2")  # where a law names them so
 ILL_CONDITIONED = 1e4  # of the scaled Jacobian: some combination of parameters is open
 INFLUENTIAL = 0.10  # change of N* when one run is left out
 TREND, TREND_P = 0.3, 0.01  # Spearman correlation of residuals with a lever, and its p-value
@@ -69,7 +69,7 @@ def _beyond(fit: Fit) -> list[Note]:
     columns = fit.runs.columns
     if fit.optimum is None or not {"n_active", "d_tokens"} <= columns.keys():
         return []
-    largest = float(np.max(6 * columns["n_active"] * columns["d_tokens"]))
+    largest = float(np.max(FLOP_PER_PARAM_TOKEN * columns["n_active"] * columns["d_tokens"]))
     if fit.at_flop <= FAR * largest:
         return []
     ratio = fit.at_flop / largest
@@ -83,9 +83,8 @@ def _weak(fit: Fit) -> list[Note]:
         reasons.append(f"condition number {fit.condition_number:.1e}")
     if len(fit.draws) > 1:
         for parameter in fit.form.parameters:
-            exponent = parameter in fit.form.shape and parameter.name in EXPONENTS
             value = abs(fit.parameters[parameter.name])
-            if exponent and fit.stderr[parameter.name] > VAGUE * value:
+            if parameter.essential and fit.stderr[parameter.name] > VAGUE * value:
                 reasons.append(f"{parameter.name} = {value:.3g} with a standard error of "
                                f"{fit.stderr[parameter.name]:.2g}")  # fmt: skip
         if fit.optimum is not None:
@@ -131,8 +130,8 @@ def influence(fit: Fit) -> list[dict[str, Any]]:
     columns, count = fit.runs.columns, len(fit.runs)
     weights, labels = [], []
     # Of very many runs, those that lie farthest off; the others cannot move much.
-    watched = np.sort(np.argsort(-np.abs(fit.residual), kind="stable")[:MOST_LEFT_OUT])
-    for i in watched:
+    farthest = np.sort(np.argsort(-np.abs(fit.residual), kind="stable")[:MOST_LEFT_OUT])
+    for i in farthest:
         weights.append(np.arange(count) != i)
         labels.append({"left_out": "run", "row": int(fit.runs.row[i]) + 1})
     if "n_active" in columns and 3 < len(sizes := np.unique(columns["n_active"])) <= 40 and not fit.form.sizes:
@@ -151,7 +150,7 @@ def influence(fit: Fit) -> list[dict[str, Any]]:
 
 def influence_notes(fit: Fit, rows: list[dict[str, Any]]) -> list[Note]:
     """A note on the most influential run, where it moves the answer much."""
-    of = "N*" if fit.optimum is not None else _watched(fit.form)
+    of = "N*" if fit.optimum is not None else watched(fit.form)
     for row in rows:
         if row["left_out"] == "run" and abs(row["change"]) > INFLUENTIAL:
             return [Note("influential_run", f"leaving out row {row['row']} alone moves {of} by {row['change']:+.0%}",
@@ -166,11 +165,12 @@ def _refitted(fit: Fit, weights: np.ndarray) -> tuple[float, np.ndarray]:
     if fit.optimum is not None:
         with np.errstate(over="ignore"):
             return float(fit.optimum[0]), np.exp(log_optima(fit.form, values, fit.at_flop)[:, 0])
-    index = fit.form.names.index(_watched(fit.form))
+    index = fit.form.names.index(watched(fit.form))
     return float(fit.values[index]), values[:, index]
 
 
-def _watched(form: Form) -> str:
+def watched(form: Form) -> str:
+    """What leaving out a run is judged by where there is no N*: the first exponent or, without one, coefficient."""
     return form.shape[0].name if form.shape else form.linear[0].name
 
 

@@ -144,8 +144,7 @@ def _pinned(form: Form, fixed: Mapping[str, float]) -> np.ndarray:
         if name not in form.names:
             raise FitError("fixed", f"{name!r} is no parameter of {form.name}; it has {', '.join(form.names)}")
         parameter = form.parameters[form.names.index(name)]
-        positive = parameter.log or (form.positive and name in [p.name for p in form.linear] and not parameter.decades)
-        positive = positive or parameter.bounds[0] > 0
+        positive = form.is_logged(parameter) or parameter.bounds[0] > 0
         low = parameter.bounds[0] == 0
         number = isinstance(value, int | float) and np.isfinite(value)
         exponent = parameter in form.shape and not parameter.log and parameter.scale_of is None

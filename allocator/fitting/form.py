@@ -49,6 +49,7 @@ class Parameter:
     scale_of: str | None = None
     power: int = 1
     decades: bool = False  # told to the user as log10
+    essential: bool = False  # an exponent or the like: where it is vague, the law is open
 
 
 @dataclass(frozen=True)
@@ -89,6 +90,11 @@ class Form:
     def names(self) -> tuple[str, ...]:
         """Names of the parameters, in the order of the estimated vector."""
         return tuple(parameter.name for parameter in self.parameters)
+
+    def is_logged(self, parameter: Parameter) -> bool:
+        """Whether a parameter is estimated in logs, and so is > 0."""
+        coefficient = self.positive and parameter in self.linear and not parameter.decades
+        return parameter.log or coefficient
 
     @property
     def homogeneous(self) -> bool:

@@ -23,7 +23,7 @@ def coefficient(name: str, unit: str) -> Parameter:
 
 def exponent(name: str) -> Parameter:
     """A positive exponent."""
-    return Parameter(name, "1", EXPONENT_START, EXPONENT_BOUNDS)
+    return Parameter(name, "1", EXPONENT_START, EXPONENT_BOUNDS, essential=True)
 
 
 E, A = coefficient("E", "nats/token"), coefficient("A", "nats/token at N = 1 parameter")

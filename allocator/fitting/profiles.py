@@ -78,7 +78,7 @@ def _deviance(fit: Fit, objective: np.ndarray) -> np.ndarray:
         if best <= exact:
             return np.full_like(objective, np.nan)
         return len(fit.runs) * np.log(np.maximum(objective, best) / best)
-    return 2 * np.maximum(objective - fit.search.objective, 0.0) * _scale(fit)
+    return 2 * np.maximum(objective - best, 0.0) * _scale(fit)
 
 
 def _scale(fit: Fit) -> float:
@@ -98,7 +98,7 @@ def _grid(fit: Fit, name: str, points: int) -> np.ndarray:
     """Values around the estimate, which is one of them; even in logs where the parameter is estimated in logs."""
     i = fit.form.names.index(name)
     parameter, m = fit.form.parameters[i], len(fit.form.linear)
-    logged = parameter.log or (fit.form.positive and i < m and not parameter.decades)
+    logged = fit.form.is_logged(parameter)
     estimate = float(fit.values[i])
     ends = np.array(interval(fit.draws[:, i], estimate, 0.95))
     if logged:

@@ -22,12 +22,15 @@ _RANGES = {"n_active": "n_active", "d_tokens": "d_pretrain", "d_rl": "d_rl", "k"
            "pretraining_loss": "loss"}  # fmt: skip
 
 
-def files(fit: Fit, name: str, recipe: Recipe, folder: Path | None = None) -> dict[str, str | bytes]:
-    """law.toml and draws.csv, byte for byte the same for the same fit; `folder` is where the recipe's path starts."""
+def files(fit: Fit, name: str, recipe: Recipe | None = None, folder: Path | None = None) -> dict[str, str | bytes]:
+    """law.toml and draws.csv, byte for byte the same for the same fit; `folder` is where the recipe's path starts.
+
+    Without a recipe the runs came as a data frame, of which only its numbers are known.
+    """
     return {"law.toml": tomli_w.dumps(law_file(fit, name, recipe, folder)), "draws.csv": draws_csv(fit)}
 
 
-def law_file(fit: Fit, name: str, recipe: Recipe, folder: Path | None = None) -> dict[str, Any]:
+def law_file(fit: Fit, name: str, recipe: Recipe | None = None, folder: Path | None = None) -> dict[str, Any]:
     """The content of law.toml; raises `FitError` where no law file can hold the form."""
     form = fit.form
     if form.kind is None:
@@ -35,20 +38,21 @@ def law_file(fit: Fit, name: str, recipe: Recipe, folder: Path | None = None) ->
     held = LAW_PARAMETERS[form.kind]
     values = {key: _rounded(value) for key, value in fit.parameters.items()}
     parameters = {key: value for key, value in values.items() if key in held or form.kind == "rl-power"}
+    data = data_name(recipe) if recipe else "a data frame"
     content: dict[str, Any] = {
         "schema": LAW_SCHEMA,
         "name": name,
-        "title": recipe.title or f"{form.title}, fitted to {_data_name(recipe)}",
+        "title": (recipe.title if recipe else "") or f"{form.title}, fitted to {data}",
         "kind": form.kind,
         "unit": _UNITS[_quantity(form)],
-        "source": f"fitted by allocator to {_data_name(recipe)}; {_citation(recipe)}".rstrip("; "),
+        "source": f"fitted by allocator to {data}; {_citation(recipe) if recipe else ''}".rstrip("; "),
         "status": "our own fit",
         "aliases": [],
         "equation": form.equation,
     }
-    if recipe.caution:
+    if recipe and recipe.caution:
         content["caution"] = recipe.caution
-    if recipe.pretraining_loss:
+    if recipe and recipe.pretraining_loss:
         content["pretraining"] = recipe.pretraining_loss
     content["parameters"] = parameters
     content["units"] = {p.name: p.unit for p in form.parameters if p.name in parameters}
@@ -60,7 +64,7 @@ def law_file(fit: Fit, name: str, recipe: Recipe, folder: Path | None = None) ->
     if extra := {key: value for key, value in values.items() if key not in parameters and key != "r_star"}:
         content["lifetime"] = {"form": form.name, **extra}
     content["fit_range"] = {"source": f"the {len(fit.runs)} runs of the fit; ends to 3 digits", **_ranges(fit)}
-    content["fit"] = _about(fit) | {"data_sha256": data_sha256(recipe, folder)}
+    content["fit"] = _about(fit) | ({"data_sha256": data_sha256(recipe, folder)} if recipe else {})
     if len(fit.draws) > 1:
         content["covariance"] = _covariance(fit)
     if fit.notes:
@@ -111,11 +115,10 @@ def _about(fit: Fit) -> dict[str, Any]:
 def _covariance(fit: Fit) -> dict[str, Any]:
     """Covariance of the draws, in logs for coefficients and scales, which are far from normal otherwise."""
     names, columns = [], []
-    m = len(fit.form.linear)
     for i, (parameter, given) in enumerate(zip(fit.form.parameters, fit.pinned, strict=True)):
         if np.isfinite(given):
             continue
-        logged = parameter.log or (fit.form.positive and i < m and not parameter.decades)
+        logged = fit.form.is_logged(parameter)
         names.append(f"log {parameter.name}" if logged else parameter.name)
         columns.append(np.log(fit.draws[:, i]) if logged else fit.draws[:, i])
     table = np.column_stack(columns)
@@ -135,13 +138,12 @@ def _ranges(fit: Fit) -> dict[str, float]:
     return {name: float(f"{value:.3g}") for name, value in ends.items()}
 
 
-def _data_name(recipe: Recipe) -> str:
+def data_name(recipe: Recipe) -> str:
+    """What the runs are called: the set and its file, the table, or the name of the user's file."""
     data = recipe.data
-    return (
-        f"{data.set} ({data.file})"
-        if data.set and data.file
-        else str(data.set or data.table or Path(str(data.path)).name)
-    )
+    if data.set and data.file:
+        return f"{data.set} ({data.file})"
+    return str(data.set or data.table or Path(str(data.path)).name)
 
 
 def _citation(recipe: Recipe) -> str:

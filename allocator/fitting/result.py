@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import jax.numpy as jnp
@@ -18,6 +19,7 @@ from allocator.fitting.runs import Runs
 from allocator.fitting.scaled import Scaled
 from allocator.fitting.search import Search
 from allocator.laws.law import PretrainingLaw
+from allocator.outputs import finite
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -126,6 +128,16 @@ class Fit:
             raise FitError("no_law", f"a {self.form.name} fit holds no pre-training loss L0(N, D)")
         return law
 
+    def save(self, folder: str | Path) -> None:
+        """Write law.toml and draws.csv to a folder named after the law, which a scenario then names by its path.
+
+        Raises `FitError` where no law file can hold the form, `OutputError` where the folder cannot be written.
+        """
+        from allocator.fitting.records import files
+        from allocator.outputs import write_folder
+
+        write_folder(Path(folder), files(self, Path(folder).absolute().name))
+
     def to_frame(self) -> "pd.DataFrame":
         """A row a parameter: value, stderr, 95% interval, unit."""
         import pandas as pd
@@ -158,8 +170,8 @@ class Fit:
             "d_pretrain": d,
             "tokens_per_param": d / n if n else float("nan"),
             "level": level,
-            "interval": _finite(self.interval("tokens_per_param", level)),
-            "n_active_interval": _finite(self.interval("n_active", level)),
+            "interval": finite(self.interval("tokens_per_param", level)),
+            "n_active_interval": finite(self.interval("n_active", level)),
         }
 
     def to_dict(self) -> dict[str, Any]:
@@ -175,27 +187,27 @@ class Fit:
             "parameters": self.parameters,
             "units": {parameter.name: parameter.unit for parameter in self.form.parameters},
             "given": [name for name, value in zip(self.form.names, self.pinned, strict=True) if np.isfinite(value)],
-            "stderr": {name: _finite([value])[0] for name, value in self.stderr.items()},
+            "stderr": self.stderr,
             "objective": self.objective,
             "reduction": self.reduction,
-            "r_squared": _finite([self.r_squared])[0],
+            "r_squared": self.r_squared,
             "optimum": self.optimum_dict(),
             "search": {
                 "starts": self.search.starts,
                 "share_at_best": self.search.share_at_best,
                 "gradient": self.search.gradient,
-                "condition_number": _finite([self.condition_number])[0],
+                "condition_number": self.condition_number,
             },
             "resampling": {"method": self.resampling.method, "cluster": self.resampling.cluster,
                            "draws": self.resampling.draws, "seed": self.resampling.seed},
-            "rows": [{key: _plain(value) for key, value in row.items()} for row in self.to_frame().to_dict("records")],
+            "rows": self.to_frame().to_dict("records"),
             "influence": [dict(row) for row in self.influence],
             "holdouts": [dict(row) for row in self.holdouts],
             "diagnostics": [note.to_dict() for note in self.notes],
             "warnings": [note.to_dict() for note in self.notes],
             "provenance": provenance(self.runs),
         }  # fmt: skip
-        return _clean(values)
+        return finite(values)
 
     @cached_property
     def condition_number(self) -> float:
@@ -208,20 +220,3 @@ class Fit:
         from allocator.fitting.printing import summary
 
         return summary(self)
-
-
-def _finite(values: Any) -> list[float | None]:
-    return [float(value) if np.isfinite(value) else None for value in values]
-
-
-def _clean(value: Any) -> Any:
-    """The same with null for every number that is not finite."""
-    if isinstance(value, dict):
-        return {key: _clean(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_clean(item) for item in value]
-    return _plain(value)
-
-
-def _plain(value: Any) -> Any:
-    return None if isinstance(value, float) and not np.isfinite(value) else value

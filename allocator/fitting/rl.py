@@ -36,7 +36,7 @@ def rl_power(sizes: tuple[float, ...]) -> Form:
         ERROR,
         levels,
         (
-            Parameter("Kmax", "1", (0.01, 0.5), (1e-6, 10.0)),
+            Parameter("Kmax", "1", (0.01, 0.5), (1e-6, 10.0), essential=True),
             Parameter("N0", "parameter", (-3.0, 3.0), (-20.0, 20.0), log=True, scale_of="n_active"),
         ),
         terms,
@@ -64,7 +64,7 @@ RL_SIGMOID = Form(
     PASS_RATE,
     (Parameter("R0", "1", (0.0, 0.3), (0.0, 1.0)), Parameter("A", "1", (0.3, 1.0), (0.0, 1.0))),
     (
-        Parameter("B", "1", (0.3, 3.0), (0.01, 20.0)),
+        Parameter("B", "1", (0.3, 3.0), (0.01, 20.0), essential=True),
         Parameter("mid", "as rl_amount", (-3.0, 3.0), (-20.0, 20.0), log=True, scale_of="rl_amount"),
     ),
     _sigmoid,

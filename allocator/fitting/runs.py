@@ -35,10 +35,6 @@ class Runs:
     def __len__(self) -> int:
         return len(self.row)
 
-    def take(self, which: np.ndarray) -> "Runs":
-        """Some of the runs, by mask or index."""
-        return Runs({name: values[which] for name, values in self.columns.items()}, self.row[which], self.notes)
-
 
 def read(
     frame: "pd.DataFrame",
@@ -47,7 +43,7 @@ def read(
     columns: Mapping[str, str] | None = None,
     extra: Sequence[str] = (),
 ) -> Runs:
-    """Check a table against the columns that a law needs; `columns` maps our names to the table's.
+    """Check a table against the columns that a law needs, its target last; `columns` maps our names to the table's.
 
     Runs that diverged (no finite target, or a status that says so) are left out with a note. `extra` names columns to
     carry along where they exist, as text (a cluster, say).
@@ -171,12 +167,11 @@ def _lawful(frame, values, needed, read_from, chosen) -> tuple[np.ndarray, list[
     notes: list[Note] = []
     kept = np.ones(len(frame), bool)
     status = chosen.get("status") or ("status" if "status" in frame.columns else None)
-    target = next((name for name in ("loss", "pass_at_k", "error_rate", "pass_rate") if name in values), None)
+    target = needed[-1].name if needed[-1].name in values else "pass_at_k"  # which a loss may come from
     failed = np.zeros(len(frame), bool)
     if status is not None:
         failed |= frame[status].astype(str).str.strip().str.lower().isin(FAILED).to_numpy()
-    if target is not None:
-        failed |= ~np.isfinite(values[target])
+    failed |= ~np.isfinite(values[target])
     if failed.any():
         kept &= ~failed
         notes.append(Note("diverged_dropped", f"{int(failed.sum())} of {len(frame)} runs have no finite {target} or a "

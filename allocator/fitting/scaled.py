@@ -1,11 +1,13 @@
 """Runs in units of their own, so that a fit does not depend on the units of the table."""
 
+from collections.abc import Mapping
 from functools import partial
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from allocator.fitting.form import Column, Form, Rows
@@ -18,6 +20,7 @@ class Scaled(NamedTuple):
     rows: Rows
     target: Float[Array, " rows"]  # its log less `offset` for a positive form, else divided by `unit`
     unit_rows: Rows  # the point at which coefficient j is read, in row j
+    columns: Mapping[str, tuple[Float[Array, ""], Float[Array, ""]]]  # centre and spread by input
     shape_scales: Float[Array, " shape"]  # physical value of a shape parameter = estimate x scale
     offset: Float[Array, ""]
     unit: Float[Array, ""]
@@ -25,20 +28,15 @@ class Scaled(NamedTuple):
 
 def scale(form: Form, runs: Runs) -> Scaled:
     """Scale each column by what its own values say."""
-    rows, unit_rows, spreads = {}, {}, {}
+    columns = {column.name: _centre_and_spread(column, runs.columns[column.like or column.name])
+               for column in form.inputs}  # fmt: skip
     count = max(len(form.linear), 1)
-    for column in form.inputs:
-        values = runs.columns[column.name]
-        centre, spread = _centre_and_spread(column, runs.columns[column.like or column.name])
-        rows[column.name] = _apply(column, values, centre, spread)
-        unit = np.full(count, form.unit_point if column.scaling in ("log", "plain") else 0.0)
-        if column.name == "n_active" and form.sizes:
-            unit = np.array(form.sizes)
-        unit_rows[column.name] = _apply(column, unit, centre, spread)
-        spreads[column.name] = np.exp(centre) if column.scaling == "log" else spread
+    unit = {column.name: np.full(count, form.unit_point if column.scaling in ("log", "plain") else 0.0)
+            for column in form.inputs}  # fmt: skip
     if form.sizes:
-        rows["level"] = np.searchsorted(form.sizes, runs.columns["n_active"]).astype(float)
-        unit_rows["level"] = np.arange(count, dtype=float)
+        unit["n_active"] = np.array(form.sizes)
+    spreads = {column.name: np.exp(columns[column.name][0]) if column.scaling == "log" else columns[column.name][1]
+               for column in form.inputs}  # fmt: skip
     shape_scales = [
         spreads[parameter.scale_of] ** parameter.power if parameter.scale_of else 1.0 for parameter in form.shape
     ]
@@ -46,16 +44,33 @@ def scale(form: Form, runs: Runs) -> Scaled:
     # Where no coefficient can take up the target's unit, it stays as it is.
     offset = float(np.mean(np.log(target))) if form.positive and form.homogeneous else 0.0
     has_unit = form.linear and not form.positive and form.target.highest is None  # a rate has none
-    unit = float(np.median(np.abs(target))) if has_unit else 1.0
-    scaled = np.log(target) - offset if form.positive else target / unit
+    target_unit = float(np.median(np.abs(target))) if has_unit else 1.0
+    scaled = np.log(target) - offset if form.positive else target / target_unit
     return Scaled(
-        {name: jnp.asarray(value) for name, value in rows.items()},
+        scale_rows(form, columns, runs.columns),
         jnp.asarray(scaled),
-        {name: jnp.asarray(value) for name, value in unit_rows.items()},
+        scale_rows(form, columns, unit),
+        {name: (jnp.asarray(centre), jnp.asarray(spread)) for name, (centre, spread) in columns.items()},
         jnp.asarray(shape_scales, float).reshape(len(form.shape)),
         jnp.asarray(offset),
-        jnp.asarray(unit),
+        jnp.asarray(target_unit),
     )
+
+
+def scale_rows(
+    form: Form, columns: Mapping[str, tuple[ArrayLike, ArrayLike]], values: Mapping[str, np.ndarray]
+) -> dict[str, Array]:
+    """Inputs of a form as its terms take them, from values in the units of the table."""
+    rows = {}
+    for column in form.inputs:
+        centre, spread = columns[column.name]
+        given = np.asarray(values[column.name], float)
+        rows[column.name] = jnp.asarray(
+            (np.log(given) - centre if column.scaling == "log" else given - centre) / spread
+        )
+    if form.sizes:  # the coefficient that belongs to a row
+        rows["level"] = jnp.asarray(np.searchsorted(form.sizes, values["n_active"]).astype(float))
+    return rows
 
 
 @partial(jax.jit, static_argnums=0)
@@ -123,7 +138,3 @@ def _centre_and_spread(column: Column, values: np.ndarray) -> tuple[float, float
             return float(np.mean(values)), float(np.std(values)) or 1.0
         case _:
             return 0.0, 1.0
-
-
-def _apply(column: Column, values: np.ndarray, centre: float, spread: float) -> np.ndarray:
-    return np.log(values) - centre if column.scaling == "log" else (values - centre) / spread

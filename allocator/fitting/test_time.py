@@ -67,8 +67,10 @@ PASS_AT_K = Form(
     (),
     (
         Parameter("th0", "nats/token", (0.5, 1.5), (-20.0, 20.0), scale_of="pretraining_loss"),
-        Parameter("th1", "token/nat", (0.0, 3.0), (-7.0, 7.0), log=True, scale_of="pretraining_loss", power=-1),
-        Parameter("th2", "1", (-3.0, -0.1), (-20.0, -1e-9), log=True),
+        Parameter(
+            "th1", "token/nat", (0.0, 3.0), (-7.0, 7.0), log=True, scale_of="pretraining_loss", power=-1, essential=True
+        ),
+        Parameter("th2", "1", (-3.0, -0.1), (-20.0, -1e-9), log=True, essential=True),
         Parameter("th3", "1", (-3.0, 6.0), (-200.0, 200.0)),
         Parameter("th4", "token/nat", (-5.0, 5.0), (-200.0, 200.0), scale_of="pretraining_loss", power=-1),
     ),

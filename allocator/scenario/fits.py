@@ -37,6 +37,9 @@ def expand(values: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     if "fit" in out["law"]:
         record = _record(out["law"].pop("fit"), "law.fit", folder)
         out["law"] = _merged(_section(record), out["law"])
+        if record.content["kind"] == "pass-at-k" and "pretraining" not in out["law"]:
+            raise ScenarioError([f"law.pretraining: required beside law.fit = {record.name!r}, which was fitted to "
+                                 "measured losses: name the law that gives them"])  # fmt: skip
     if isinstance(out["law"].get("rl"), dict) and "fit" in out["law"]["rl"]:
         if "exponent" in out["law"]["rl"]:
             raise ScenarioError(["law.rl.fit: excludes law.rl.exponent, stated here or by law.fit"])

@@ -11,6 +11,8 @@ _HOMES = {
     "load": "allocator.scenario.reading",
     "Scenario": "allocator.scenario.schema",
     "solve": "allocator.optimum.planning",
+    "solve_batch": "allocator.optimum.batches",
+    "Plans": "allocator.optimum.batches",
     "evaluate": "allocator.optimum.planning",
     "Plan": "allocator.optimum.result",
     "compare": "allocator.comparisons",

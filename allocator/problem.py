@@ -1,6 +1,8 @@
 """The optimisation problem: decisions in the solver's coordinates, a box, an objective and one constraint."""
 
-from typing import Generic, NamedTuple, TypeVar
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import equinox as eqx
 import jax
@@ -10,6 +12,7 @@ from jaxtyping import Array, Bool, Float
 
 from allocator import precision  # noqa: F401  (float64 before the first array)
 from allocator.costs import CURRENCIES, Costs
+from allocator.laws.checks import is_known
 from allocator.laws.law import Law, Point
 
 DECISIONS = ("n_active", "d_pretrain", "d_rl", "k")
@@ -19,6 +22,7 @@ SMALLEST, LARGEST = 1e-40, 1e60
 
 T = TypeVar("T")
 Vector = Array | np.ndarray
+Number = float | Array
 
 
 class Decision(NamedTuple, Generic[T]):
@@ -78,15 +82,16 @@ def make_problem(
     law: Law,
     costs: Costs,
     *,
-    budget: float | None = None,
-    target_loss: float | None = None,
+    budget: Number | None = None,
+    target_loss: Number | None = None,
     currency: str = "compute_flop",
-    fixed: dict[str, float] | None = None,
-    bounds: dict[str, tuple[float | None, float | None]] | None = None,
+    fixed: Mapping[str, Number] | None = None,
+    bounds: Mapping[str, tuple[Number | None, Number | None]] | None = None,
 ) -> Problem:
-    """Build a problem from plain numbers: exactly one of `budget` and `target_loss`; decisions are free unless named.
+    """Build a problem from numbers: exactly one of `budget` and `target_loss`; decisions are free unless named.
 
     `fixed` and `bounds` are keyed by the names in `DECISIONS`, in parameters and tokens; an end that is None is open.
+    Numbers may be tracers, whose range nobody checks.
     """
     if (budget is None) == (target_loss is None):
         raise ValueError("make_problem: exactly one of budget and target_loss")
@@ -102,8 +107,9 @@ def make_problem(
     smallest = [smallest_rl if name == "d_rl" else SMALLEST for name in DECISIONS]
     low = [default if start is None else start for (start, _), default in zip(pairs, smallest, strict=True)]
     high = [LARGEST if stop is None else stop for _, stop in pairs]
-    limit = budget if target_loss is None else target_loss - float(law.floor)
-    if limit is None or not 0 < limit < np.inf:
+    limit = budget if target_loss is None else target_loss - law.floor
+    assert limit is not None
+    if is_known(limit) and not 0 < limit < np.inf:
         raise ValueError(
             f"budget: must be > 0 and finite, got {budget}"
             if target_loss is None
@@ -112,7 +118,7 @@ def make_problem(
     problem = Problem(
         law=law,
         costs=costs,
-        log_limit=np.log(limit),
+        log_limit=np.log(float(limit)) if is_known(limit) else jnp.log(limit),
         minimise_cost=np.float64(budget is None),
         lower=np.zeros(4),
         upper=np.zeros(4),
@@ -121,7 +127,9 @@ def make_problem(
         open_upper=np.array([stop is None for _, stop in pairs]),
         currency=currency,
     )
-    lower, upper = (to_coordinates(problem, Decision(*side)) for side in (low, high))
+    traced = not all(is_known(leaf) for leaf in jax.tree.leaves((low, high, law.rl_axis)))
+    convert: Any = problem.coordinates if traced else partial(to_coordinates, problem)
+    lower, upper = (convert(Decision(*side)) for side in (low, high))
     return eqx.tree_at(lambda p: (p.lower, p.upper), problem, (lower, upper))
 
 

@@ -1,8 +1,10 @@
 """Laws built from the catalogue's plain records."""
 
 from collections.abc import Mapping
+from typing import Any
 
 from allocator.errors import CatalogError
+from allocator.laws.checks import is_known
 from allocator.laws.chinchilla import Chinchilla
 from allocator.laws.gadre import Gadre
 from allocator.laws.law import PretrainingLaw
@@ -16,7 +18,7 @@ _KINDS = {
 }
 
 
-def pretraining_law(name: str, kind: str, parameters: Mapping[str, float]) -> PretrainingLaw:
+def pretraining_law(name: str, kind: str, parameters: Mapping[str, Any]) -> PretrainingLaw:
     """Build L0(N, D) from a law file's kind and parameters; raise `CatalogError` where the file says something else."""
     if kind not in _KINDS:
         raise CatalogError(f"law {name}: kind {kind!r} is not a pre-training loss; known kinds: {', '.join(_KINDS)}")
@@ -25,7 +27,7 @@ def pretraining_law(name: str, kind: str, parameters: Mapping[str, float]) -> Pr
         parameters = {key: value for key, value in parameters.items() if key in fields}
     if set(parameters) != set(fields):
         raise CatalogError(f"law {name}: parameters {sorted(parameters)} must be exactly {sorted(fields)}")
-    return law(**{fields[key]: float(value) for key, value in parameters.items()})
+    return law(**{fields[key]: float(value) if is_known(value) else value for key, value in parameters.items()})
 
 
 def loss_to_error(parameters: Mapping[str, float]) -> LossToError:

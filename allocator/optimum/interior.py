@@ -1,6 +1,9 @@
 """Problems whose optimum runs away: which exponents send N to its bound."""
 
-from jaxtyping import Float
+from typing import Any
+
+import numpy as np
+from jaxtyping import Bool, Float
 
 from allocator.errors import SolveError
 from allocator.laws.product import Product
@@ -15,20 +18,12 @@ def runaway(problem: Problem) -> SolveError | None:
     Shrinking N by a factor buys that factor more RL tokens and samples; that pays for ever once
     rho + gamma >= alpha (the larger of the two where they overlap), counting only decisions that are free to grow.
     """
-    law = problem.law
-    if not isinstance(law, Product) or not problem.open_lower[0]:
+    if not isinstance(problem.law, Product) or not bool(exponents_too_large(problem)):
         return None
-    rl, test_time, counted = law.joint.rl, law.joint.test_time, []
-    if rl is not None and problem.open_upper[2]:
-        counted.append(("law.rl.exponent", float(rl.exponent)))
-    if test_time is not None and problem.open_upper[3] and not test_time.floor_share:
-        counted.append(("law.test_time.exponent", float(test_time.exponent)))
-    if law.joint.overlap is not None:
-        counted = [max(counted, key=lambda pair: pair[1])] if counted else []
-    alpha = float(law.pretraining.size_exponents()[0])
-    total = sum(value for _, value in counted)
-    if total < alpha:
-        return None
+    counted = _growing(problem)
+    if problem.law.joint.overlap is not None:
+        counted = [max(counted, key=lambda pair: pair[1])]
+    alpha, total = float(problem.law.pretraining.size_exponents()[0]), float(sum(value for _, value in counted))
     names = " + ".join(name for name, _ in counted)
     return SolveError(
         f"no interior optimum: {names} = {total:.6g} must be < {alpha:.6g}, the law's exponent in N: as it is, an ever "
@@ -38,8 +33,37 @@ def runaway(problem: Problem) -> SolveError | None:
     )
 
 
+def exponents_too_large(problem: Problem) -> Bool[np.ndarray, "..."]:
+    """Whether the exponents send N to 0; of one problem, or of each of a batch."""
+    law, open_lower = problem.law, np.asarray(problem.open_lower)[..., 0]
+    counted = [np.asarray(value) for _, value in _growing(problem)]
+    if not counted:
+        return np.zeros_like(open_lower)
+    assert isinstance(law, Product)
+    total = sum(counted) if law.joint.overlap is None else np.max(counted, axis=0)
+    return open_lower & (total >= np.asarray(law.pretraining.size_exponents()[0]))
+
+
+def _growing(problem: Problem) -> list[tuple[str, Any]]:
+    """Exponents of the decisions that are free to grow without end, in the product form."""
+    law, open_upper = problem.law, np.asarray(problem.open_upper)
+    if not isinstance(law, Product):
+        return []
+    rl, test_time, counted = law.joint.rl, law.joint.test_time, []
+    if rl is not None and open_upper[..., 2].all():
+        counted.append(("law.rl.exponent", rl.exponent))
+    if test_time is not None and open_upper[..., 3].all() and test_time.floor_share is None:
+        counted.append(("law.test_time.exponent", test_time.exponent))
+    return counted
+
+
 def runaway_decisions(problem: Problem, z: Float[Vector, "4"]) -> list[str]:
     """Decisions that ended on an end of the box that nobody set."""
-    at_lower = problem.open_lower & (z - problem.lower < NEAR_END)
-    at_upper = problem.open_upper & (problem.upper - z < NEAR_END)
-    return [name for name, gone in zip(DECISIONS, at_lower | at_upper, strict=True) if gone]
+    return [name for name, gone in zip(DECISIONS, at_open_end(problem, z), strict=True) if gone]
+
+
+def at_open_end(problem: Problem, z: Float[Vector, "... 4"]) -> Bool[np.ndarray, "... 4"]:
+    """Which decisions ended on an end of the box that nobody set; of one problem, or of each of a batch."""
+    low, high = np.asarray(problem.lower), np.asarray(problem.upper)
+    below, above = np.asarray(problem.open_lower), np.asarray(problem.open_upper)
+    return (below & (np.asarray(z) - low < NEAR_END)) | (above & (high - np.asarray(z) < NEAR_END))

@@ -55,13 +55,15 @@ def values_and_gradients(problem: Problem, z: Float[Array, "4"]) -> tuple[Float[
     return problem.objective_and_constraint(z), jax.jacfwd(problem.objective_and_constraint)(z)
 
 
-class _State(NamedTuple):
+class State(NamedTuple):
+    """Where the iteration is."""
+
     z: Array
     multiplier: Array
     active: Array
     binding: Array
     at: Derivatives  # at z
-    matrix: Array  # of the KKT system at z
+    inverse: Array  # of the KKT matrix at z
     dz: Array  # Newton direction at z
     dlam: Array
     length: Array  # of the next step to try
@@ -96,11 +98,25 @@ def _kkt_matrix(d: Derivatives, multiplier, active, binding):
     return jnp.block([[hessian, column[:, None]], [row[None, :], corner[None, None]]])
 
 
-def _solve(matrix, residual):
-    """Newton correction, after each row is scaled by its largest entry: elasticities differ by orders of magnitude."""
-    scale = jnp.max(jnp.abs(matrix), axis=1)
+def inverse(matrix: Float[Array, "n n"]) -> Float[Array, "n n"]:
+    """Inverse of a small matrix by Gauss and Jordan's elimination; not finite where it has none.
+
+    Rows are scaled by their largest entry first, since elasticities differ by orders of magnitude. Spelt out, so that
+    a batch eliminates all its matrices at once; LAPACK would take them one by one, ten times slower.
+    """
+    size = matrix.shape[0]
+    scale = jnp.max(jnp.abs(matrix), axis=1, keepdims=True)
     scale = jnp.where(scale > 0, scale, 1.0)
-    return jnp.linalg.solve(matrix / scale[:, None], -residual / scale)
+    rows = jnp.concatenate([matrix / scale, jnp.eye(size) / scale], axis=1)
+    for i in range(size):
+        below = jnp.arange(size) >= i
+        largest = jnp.argmax(jnp.where(below, jnp.abs(rows[:, i]), -1.0))
+        chosen = (jnp.arange(size) == largest)[:, None]
+        pivot = jnp.sum(jnp.where(chosen, rows, 0.0), axis=0)
+        rows = jnp.where(chosen, rows[i][None, :], rows).at[i].set(pivot / pivot[i])
+        others = jnp.arange(size) != i
+        rows = rows - jnp.outer(jnp.where(others, rows[:, i], 0.0), rows[i])
+    return rows[:, size:]
 
 
 def _step_to_box(problem: Problem, z, dz):
@@ -128,7 +144,7 @@ def _wrong_multiplier(d: Derivatives, multiplier, active, binding):
     return jnp.where(binding, jnp.maximum(-multiplier, 0.0) / jnp.where(size > 0, size, 1.0), 0.0)
 
 
-def _change_active_set(problem: Problem, state: _State):
+def _change_active_set(problem: Problem, state: State):
     """Release the bound whose multiplier is most wrong, or switch the constraint on or off."""
     wrong = _wrong_signs(problem, state.active, state.at, state.multiplier)
     worst = jnp.argmax(wrong)
@@ -142,7 +158,7 @@ def _change_active_set(problem: Problem, state: _State):
     return active, (state.binding | violated) & ~slack, release | slack | violated
 
 
-def _step(problem: Problem, state: _State) -> _State:
+def _step(problem: Problem, state: State) -> State:
     """Try the planned step: move and plan the next one, or shorten it, or conclude that the iteration has settled.
 
     A step is good if the correction that the old matrix would make from the new point is shorter than the last one:
@@ -158,7 +174,7 @@ def _step(problem: Problem, state: _State) -> _State:
 
     residual = _residual(d.value, d.jacobian, multiplier, state.active, state.binding)
     planned = jnp.max(jnp.abs(state.dz))
-    left = jnp.max(jnp.abs(_solve(state.matrix, residual)[:4]))
+    left = jnp.max(jnp.abs((state.inverse @ residual)[:4]))
     # Near rounding only a real gain counts, or noise would keep the loop alive.
     gain = jnp.where(planned < ROUNDING, 0.1, 1 - state.length / 4)
     at_bound_already = (state.stopper >= 0) & (state.length < 1e-12)
@@ -181,13 +197,13 @@ def _step(problem: Problem, state: _State) -> _State:
         steps=state.steps + 1,
         done=stalled & ~judged,
     )
-    matrix = _kkt_matrix(here.at, here.multiplier, here.active, here.binding)
+    inverted = inverse(_kkt_matrix(here.at, here.multiplier, here.active, here.binding))
     residual = _residual(here.at.value, here.at.jacobian, here.multiplier, here.active, here.binding)
-    correction = _solve(matrix, residual)
+    correction = -inverted @ residual
     dz = jnp.where(here.active == 0, correction[:4], 0.0)
     longest, stopper = _step_to_box(problem, here.z, dz)
     return here._replace(
-        matrix=matrix,
+        inverse=inverted,
         dz=dz,
         dlam=correction[4],
         length=choose(longest, longest, shorter),
@@ -208,11 +224,8 @@ def _reduced_curvature(d: Derivatives, multiplier, active, binding):
     return jnp.where(open_directions > 0, jnp.linalg.eigvalsh(shifted)[0], jnp.inf)
 
 
-@partial(jax.jit, static_argnames="max_steps")
-def polish(
-    problem: Problem, z: Float[ArrayLike, "4"], binding: Bool[ArrayLike, ""] = True, *, max_steps: int = MAX_STEPS
-) -> KktPoint:
-    """Run Newton from z to a KKT point; vmap over problems or starts at will.
+def begin(problem: Problem, z: Float[ArrayLike, "4"], binding: Bool[ArrayLike, ""] = True) -> State:
+    """The state from which `advance` starts at z.
 
     `binding` says whether the constraint is taken to hold with equality at first.
     """
@@ -221,13 +234,13 @@ def polish(
     active = jnp.where(at_lower, -1, jnp.where(at_upper, 1, 0))
     z = jnp.where(at_lower, problem.lower, jnp.where(at_upper, problem.upper, z))
     zero, nothing = jnp.asarray(0.0), jnp.zeros(4)
-    state = _State(
+    return State(
         z=z,
         multiplier=zero,
         active=active,
         binding=jnp.asarray(binding),
         at=Derivatives(jnp.zeros(2), jnp.zeros((2, 4)), jnp.zeros((2, 4, 4))),
-        matrix=jnp.eye(5),
+        inverse=jnp.eye(5),
         dz=nothing,
         dlam=zero,
         length=zero,  # the first step goes nowhere: it evaluates the start
@@ -235,7 +248,15 @@ def polish(
         steps=jnp.asarray(0),
         done=jnp.asarray(False),
     )
-    state = jax.lax.while_loop(lambda s: ~s.done & (s.steps < max_steps), partial(_step, problem), state)
+
+
+def advance(problem: Problem, state: State, max_steps: Int[ArrayLike, ""]) -> State:
+    """Iterate until Newton has settled, or for so many steps in all."""
+    return jax.lax.while_loop(lambda s: ~s.done & (s.steps < max_steps), partial(_step, problem), state)
+
+
+def conclude(problem: Problem, state: State) -> KktPoint:
+    """What a state amounts to as a KKT point."""
     wrong = jnp.max(_wrong_signs(problem, state.active, state.at, state.multiplier))
     wrong = jnp.maximum(wrong, _wrong_multiplier(state.at, state.multiplier, state.active, state.binding))
     return KktPoint(
@@ -249,3 +270,11 @@ def polish(
         derivatives=state.at,
         steps=state.steps,
     )
+
+
+@partial(jax.jit, static_argnames="max_steps")
+def polish(
+    problem: Problem, z: Float[ArrayLike, "4"], binding: Bool[ArrayLike, ""] = True, *, max_steps: int = MAX_STEPS
+) -> KktPoint:
+    """Run Newton from z to a KKT point; vmap over problems or starts at will."""
+    return conclude(problem, advance(problem, begin(problem, z, binding), max_steps))

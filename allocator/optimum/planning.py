@@ -49,7 +49,7 @@ def solve(scenario: Scenario, *, law: Law | None = None, throw: bool = True, see
     except NoPlanError as error:
         if throw:
             raise
-        return _failed(scenario, law, error)
+        return failed_plan(scenario, law, error)
     return plan_of(scenario, built, solution)
 
 
@@ -197,7 +197,8 @@ def _limit_notices(built: Built, figures: Account) -> tuple[Notice, ...]:
     return (Notice(code, f"objective.{built.objective_kind}", excess, f"{text} by {100 * excess:.3g} %"),)
 
 
-def _failed(scenario: Scenario, law: Law | None, error: NoPlanError) -> Plan:
+def failed_plan(scenario: Scenario, law: Law | None, error: NoPlanError) -> Plan:
+    """A plan without figures that carries status and reason."""
     return Plan(
         title=scenario.title,
         objective=_objective(scenario, None),

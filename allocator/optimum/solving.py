@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import jax
+import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Array, Float
 
 from allocator.errors import InfeasibleError, SolveError
 from allocator.optimum import certificates
@@ -150,25 +151,35 @@ def _local_optimum(problem: Problem, z: Float[np.ndarray, "4"]) -> KktPoint | No
 
 def _polished(problem: Problem, z: Float[np.ndarray, "4"], *, binding: bool = True) -> KktPoint | None:
     point = jax.tree.map(np.asarray, polish(problem, z, binding))
-    return point if _verifies(point) else None
+    return point if verifies(point) else None
 
 
-def _residuals(point: KktPoint) -> tuple[float, float]:
+def residuals(point: KktPoint) -> tuple[float, float]:
     """(KKT residual over the largest elasticity, constraint residual as a relative error)."""
+    kkt, constraint, _ = _verdict(point)
+    return float(kkt), float(constraint)
+
+
+def verdict(point: KktPoint) -> tuple[Array, Array, Array]:
+    """(KKT residual over the largest elasticity, constraint residual as a relative error, whether it verifies)."""
     value, jacobian = point.derivatives.value, point.derivatives.jacobian
-    gradient = np.where(point.active == 0, jacobian[0] + point.multiplier * jacobian[1], 0.0)
+    gradient = jnp.where(point.active == 0, jacobian[0] + point.multiplier * jacobian[1], 0.0)
     # Where no constraint binds, the optimum has no elasticity to be relative to.
-    scale = np.max(np.abs(jacobian[0])) if point.binding else 1.0
-    constraint = np.expm1(value[1])
-    return float(np.max(np.abs(gradient)) / scale), float(abs(constraint) if point.binding else max(constraint, 0.0))
+    scale = jnp.where(point.binding, jnp.max(jnp.abs(jacobian[0])), 1.0)
+    kkt = jnp.max(jnp.abs(gradient)) / scale
+    excess = jnp.expm1(value[1])
+    constraint = jnp.where(point.binding, jnp.abs(excess), jnp.maximum(excess, 0.0))
+    finite = jnp.isfinite(point.z).all() & jnp.isfinite(value).all()
+    exact = (kkt < RESIDUAL) & (constraint < CONSTRAINT) & (point.step < STEP)
+    return kkt, constraint, finite & exact & (point.wrong_sign < RESIDUAL) & (point.curvature > 0)
 
 
-def _verifies(point: KktPoint) -> bool:
-    if not (np.isfinite(point.z).all() and np.isfinite(point.derivatives.value).all()):
-        return False
-    kkt, constraint = _residuals(point)
-    exact = kkt < RESIDUAL and constraint < CONSTRAINT and point.step < STEP
-    return bool(exact and point.wrong_sign < RESIDUAL and point.curvature > 0)
+def verifies(point: KktPoint) -> bool:
+    """Whether a point is a local optimum by its own residuals, signs and curvature."""
+    return bool(_verdict(point)[2])
+
+
+_verdict = jax.jit(verdict)
 
 
 def _best(problem: Problem, found: Sequence[KktPoint | None], kind: str, starts: int) -> Solution:
@@ -181,5 +192,5 @@ def _best(problem: Problem, found: Sequence[KktPoint | None], kind: str, starts:
         raise SolveError(reason, status="not_converged")
     point = min(verified, key=lambda p: float(p.derivatives.value[0]))
     _raise_if_runaway(problem, point.z)
-    kkt, constraint = _residuals(point)
+    kkt, constraint = residuals(point)
     return Solution(problem, point, kind, starts, kkt, constraint)

@@ -1,5 +1,6 @@
 """Feasible starting points for any problem, without knowing its units."""
 
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -105,3 +106,37 @@ def scattered_starts(problem: Problem, grid: Grid, count: int, *, seed: int = 0)
     log_n = grid.z[sizes[rows], budgets[rows], 0]
     found, merit, _ = (np.asarray(a) for a in _score(problem, log_n, grid.log_budget[budgets[rows]], shares))
     return found[np.isfinite(merit)][:count]
+
+
+# Of a batch's starts, phases that are left out in turn: without RL, or with as few samples as allowed.
+LEFT_OUT = np.array([[1, 1, 1], [1, 0, 1], [1, 1, 0]])
+BATCH_SIZES, BATCH_BUDGETS, REACH = 48, 32, 4.0  # of the scan; starts scatter within e^REACH of its best size
+
+
+@partial(jax.jit, static_argnames="target")
+def spread(
+    problems: Problem, draws: Float[np.ndarray, "starts 4"], *, target: bool
+) -> Float[Array, "problems starts 4"]:
+    """Starts for a batch of problems, in JAX alone: the best of a coarse scan, then `draws` in [0, 1) around its size.
+
+    `target` says that the problems have a target loss, whose budgets are part of the scan. Where a draw cannot be paid
+    for, the scan's best stands in; where nothing can, starts are not finite.
+    """
+    budgets = np.linspace(np.log(SMALLEST), np.log(LARGEST), BATCH_BUDGETS) if target else np.zeros(1)
+
+    def at(problem: Problem):
+        log_n = jnp.linspace(problem.lower[0], problem.upper[0], BATCH_SIZES)
+        sizes, options, splits = (x.ravel() for x in np.meshgrid(
+            np.arange(BATCH_SIZES), np.arange(len(budgets)), np.arange(len(SPLITS)), indexing="ij"))  # fmt: skip
+        log_budget = jnp.asarray(budgets)[options] if target else jnp.broadcast_to(problem.log_limit, options.shape)
+        z, merit, _ = _score(problem, log_n[sizes], log_budget, jnp.asarray(SPLITS)[splits])
+        best = jnp.argmin(merit)
+        first = jnp.where(jnp.isfinite(merit[best]), z[best], jnp.nan)
+        width = jnp.minimum(REACH, (problem.upper[0] - problem.lower[0]) / 2)
+        near = jnp.clip(first[0] + width * (2 * draws[:, 0] - 1), problem.lower[0], problem.upper[0])
+        shares = -jnp.log(jnp.maximum(draws[:, 1:], 1e-12)) * LEFT_OUT[np.arange(len(draws)) % len(LEFT_OUT)]
+        others, worth, _ = _score(problem, near, jnp.broadcast_to(log_budget[best], near.shape), shares)
+        others = jnp.where(jnp.isfinite(worth)[:, None], others, first[None])
+        return jnp.concatenate([first[None], others])
+
+    return jax.vmap(at)(problems)

@@ -3,6 +3,7 @@
 from math import nan
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 
 from allocator import catalog
@@ -13,12 +14,12 @@ from allocator.costs import (
     Costs,
     Machine,
     Mfu,
-    Overhead,
     PhaseCost,
     RelativeOverhead,
     RolloutMfu,
 )
 from allocator.errors import ScenarioError
+from allocator.laws.checks import is_known
 from allocator.roofline.accelerator import accelerator
 from allocator.roofline.memory import largest_batch, largest_size
 from allocator.roofline.mfu import RooflineMfu
@@ -81,44 +82,59 @@ def lifetime_tokens(scenario: Scenario) -> float:
     return deployment.derate * deployment.tokens_per_second * SECONDS_PER_DAY * deployment.lifetime_days
 
 
-def roofline_size_limit(scenario: Scenario, n_active: float | None) -> float | None:
-    """Largest N whose weights and caches fit the memory of every roofline; None without one.
+def roofline_size_limit(scenario: Scenario) -> Any:
+    """Largest N whose weights and caches fit the memory of every roofline, 0 if none does; None without one."""
+    sizes = [_largest_size(_family(section), _operation(scenario, section, phase))
+             for phase, section in _served(scenario)]  # fmt: skip
+    if not sizes:
+        return None
+    least = sizes[0] if len(sizes) == 1 else jnp.minimum(*sizes)
+    return float(least) if is_known(least) else least
 
-    Raises `ScenarioError` where `n_active`, the least that the scenario allows, does not fit, saying the largest batch
-    that does.
+
+def check_size(scenario: Scenario, n_active: float | None) -> None:
+    """Raise `ScenarioError` where `n_active`, the least that a scenario allows, does not fit the rooflines' chips.
+
+    Says the largest batch that does.
     """
-    limits, lines = [], []
-    for phase in ("rl", "inference"):
-        section = getattr(scenario, phase).roofline
-        if section is None:
-            continue
+    lines = []
+    for phase, section in _served(scenario):
         family, operation = _family(section), _operation(scenario, section, phase)
-        limits.append(largest_size(family, operation))
-        if n_active is not None and n_active > limits[-1] * (1 + 1e-9):
+        largest_n = float(_largest_size(family, operation))
+        if n_active is not None and n_active > largest_n * (1 + 1e-9):
             fits = largest_batch(family.at(jnp.log(n_active)), operation)
             largest = f"the largest batch that fits is {fits}" if fits else "its weights alone do not fit"
             lines.append(
                 f"{phase}.roofline.batch: got {section.batch:g}; {n_active:.4g} parameters with {section.batch:g} "
                 f"sequences of {section.context:g} tokens exceed {section.chips:g} chips: {largest}"
             )
-        elif limits[-1] == 0:
+        elif largest_n == 0:
             lines.append(f"{phase}.roofline.batch: got {section.batch:g}; its caches fit beside no model at all")
     if lines:
         raise ScenarioError(lines)
-    return min(limits) if limits else None
 
 
-def _overhead(
-    pretrain: Mfu | None, stated: float | None, *mfus: Mfu | float | None, default: float = DEFAULT_OVERHEAD
-) -> Overhead | float:
+def _served(scenario: Scenario) -> list[tuple[str, Roofline]]:
+    """Phases that hold caches and have a roofline."""
+    sections = ((phase, getattr(scenario, phase).roofline) for phase in ("rl", "inference"))
+    return [(phase, section) for phase, section in sections if section is not None]
+
+
+_largest_size = jax.jit(largest_size)
+
+
+def _overhead(pretrain: Any, stated: float | None, *mfus: Any, default: float = DEFAULT_OVERHEAD) -> Any:
     """A stated overhead, or one from the first MFU that is given, a number or a function of N."""
-    mfu = _first(*mfus)
+    mfu: Any = _first(*mfus)
     if mfu is not None and pretrain is not None:
-        if isinstance(mfu, float):
-            # Two numbers make a number, which keeps the certificates of constant overheads.
-            return pretrain.value / mfu if isinstance(pretrain, Constant) else RelativeOverhead(pretrain, Constant(mfu))
-        return RelativeOverhead(pretrain, mfu)
+        # Two numbers make a number, which keeps the certificates of constant overheads.
+        numbers = isinstance(pretrain, Constant) and not _depends_on_size(mfu)
+        return pretrain.value / mfu if numbers else RelativeOverhead(pretrain, mfu)
     return default if stated is None else stated
+
+
+def _depends_on_size(mfu: object) -> bool:
+    return callable(mfu)
 
 
 def _pretrain_mfu(scenario: Scenario) -> Mfu | None:
@@ -133,7 +149,7 @@ def _stated_mfu(scenario: Scenario, phase: str) -> float | None:
     return own.mfu if own else None
 
 
-def _roofline(scenario: Scenario, phase: str, regime: str) -> RooflineMfu | None:
+def _roofline(scenario: Scenario, phase: str, regime: str) -> Any:
     section = getattr(scenario, phase).roofline
     if section is None:
         return None
@@ -163,7 +179,7 @@ def _operation(scenario: Scenario, section: Roofline, phase: str) -> Operation:
 
 
 def _machine(scenario: Scenario, phase: str) -> Machine:
-    hardware = scenario.hardware.model_dump(exclude_none=True) if scenario.hardware else {}
+    hardware = scenario.hardware.stated() if scenario.hardware else {}
     section = getattr(scenario, phase).roofline
     if section is not None:  # what a roofline runs on is what is paid for
         own = {**hardware.get(phase, {}), "dtype": section.dtype}
@@ -171,7 +187,7 @@ def _machine(scenario: Scenario, phase: str) -> Machine:
             own["chip"] = section.chip
         hardware = {**hardware, phase: own}
     figures = machine_figures(hardware, phase)
-    return Machine(**{name: nan if figure is None else float(figure) for name, figure in figures.items()})
+    return Machine(**{name: nan if figure is None else figure for name, figure in figures.items()})
 
 
 def _first(*values: Any) -> Any:

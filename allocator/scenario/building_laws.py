@@ -1,5 +1,8 @@
 """The scenario's [law] section turned into a law."""
 
+from collections.abc import Mapping
+from typing import Any
+
 from allocator import catalog
 from allocator.laws.additive import Additive
 from allocator.laws.coverage import Coverage
@@ -16,9 +19,14 @@ from allocator.laws.test_time import TestTime
 from allocator.scenario.schema import Sampling, Scenario
 
 
-def build_pretraining(scenario: Scenario, record: catalog.LawRecord) -> PretrainingLaw:
-    """L0(N, D) of a law file, on repeated data where unique tokens are stated, through a link where one is named."""
-    law = pretraining_law(record.name, record.content["kind"], record.content["parameters"])
+def build_pretraining(
+    scenario: Scenario, record: catalog.LawRecord, parameters: Mapping[str, Any] | None = None
+) -> PretrainingLaw:
+    """L0(N, D) of a law file, on repeated data where unique tokens are stated, through a link where one is named.
+
+    `parameters` go before those of the file.
+    """
+    law = pretraining_law(record.name, record.content["kind"], record.content["parameters"] | dict(parameters or {}))
     unique = scenario.pretraining.unique_tokens
     if unique is not None:
         law = Repeated(law, unique, float(record.content.get("repetition", {}).get("r_star", R_STAR)))
@@ -41,8 +49,8 @@ def build_law(scenario: Scenario, pretraining: PretrainingLaw) -> Law:
             rl = PowerRl(_given(exponent), _given(terms.unit_tokens), terms.scale)
     if section.test_time is not None:
         terms = section.test_time
-        test_time = TestTime(terms.exponent, terms.floor_share or None, terms.scale)
-    overlap = section.overlap or None
+        test_time = TestTime(terms.exponent, _unless_zero(terms.floor_share), terms.scale)
+    overlap = _unless_zero(section.overlap)
     match section.form:
         case "product":
             return Product(pretraining, rl, test_time, overlap)
@@ -56,6 +64,11 @@ def build_law(scenario: Scenario, pretraining: PretrainingLaw) -> Law:
             return PassAtK(pretraining, *thetas, rl=rl if isinstance(rl, SaturatingRl) else None)
         case _:  # additive, and t2-loss, which is additive without RL
             return Additive(pretraining, rl, test_time)
+
+
+def _unless_zero(value: Any) -> Any:
+    """None for a plain 0, with which a term is left out; a tracer may become anything."""
+    return None if isinstance(value, float) and value == 0 else value
 
 
 def _given(value: float | None) -> float:

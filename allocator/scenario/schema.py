@@ -17,6 +17,11 @@ class _Section(BaseModel):
     # Strict takes an int for a float, but no text, bool, NaN or infinity for a number.
     model_config = ConfigDict(strict=True, frozen=True, extra="forbid", allow_inf_nan=False)
 
+    def stated(self) -> dict[str, Any]:
+        """Nested values other than None, as they are: where pydantic would check, tracers pass."""
+        given = ((key, value) for key, value in self if value is not None)
+        return {key: value.stated() if isinstance(value, _Section) else value for key, value in given}
+
 
 class Objective(_Section):
     """Least loss under one budget, or least cost at a target loss."""

@@ -11,7 +11,7 @@ from allocator.fitting.simulations import Design, coverage
 
 
 def main(simulations: int | None = None) -> None:
-    """Print a row a case of coverage.toml; fewer simulations for a quick look."""
+    """Print a row a case of interval_coverage.toml; fewer simulations for a quick look."""
     plan = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
     print("| runs | law | loss | noise | simulations | covered | bias of log N* | spread of log N* |")
     print("| --- | --- | --- | --- | --- | --- | --- | --- |", flush=True)

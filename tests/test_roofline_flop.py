@@ -174,6 +174,15 @@ def test_peak_that_is_not_the_dense_one_is_told():
         check_dense_peak(H100, "fp4", 1e15)
 
 
+def test_more_queries_than_keys_are_told():
+    """Each query sees itself at least, so there is a key for each."""
+    for call in (lambda: causal_pairs(10, 4), lambda: attention_flop(10.0, 4.0, 1.0, 1.0)):
+        with pytest.raises(RooflineError, match=r"^causal_pairs: got 10 queries on 4 keys; must be <= the keys$"):
+            call()
+    assert float(causal_pairs(4, 4)) == 10
+    assert float(attention_flop(10.0, 4.0, 1.0, 1.0, causal=False)) == 2 * 40 * 2
+
+
 # --- gradients ---
 
 

@@ -140,5 +140,7 @@ def test_tier_without_a_price_is_told():
     record = catalog.table("memory_tiers")[0]
     with pytest.raises(CatalogError, match=f"^{record.name}: price_usd is not known$"):
         memory_tier(Record(record.name, (), {**record.fields, "price_usd": None}, record.source))
-    with pytest.raises(LawError, match="usd_per_s"):
-        hbm(Accelerator(1e15, 80e9, 4e12))  # no rent on record
+    unpriced = Accelerator(1e15, 80e9, 4e12)  # no rent on record
+    for priced in (lambda: hbm(unpriced), lambda: recompute_usd(1e11, 1e4, unpriced)):
+        with pytest.raises(CatalogError, match=r"^usd_per_chip_hour: the price of this chip is unknown"):
+            priced()

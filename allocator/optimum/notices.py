@@ -3,11 +3,13 @@
 import math
 from collections.abc import Iterator
 
+from allocator import catalog
 from allocator.laws.chinchilla import equal_cost_exponent
 from allocator.laws.product import Product
 from allocator.laws.repetition import R_STAR
 from allocator.optimum.accounts import Account
 from allocator.optimum.result import Notice
+from allocator.roofline.shape import approximated
 from allocator.scenario.building import Built
 from allocator.scenario.schema import Scenario
 from allocator.units import short_count, significant
@@ -118,9 +120,11 @@ def _overheads(account: Account) -> Iterator[Notice]:
 
 
 def _rooflines(scenario: Scenario) -> Iterator[Notice]:
-    """Rooflines that nobody derated: the bound, which nothing measured reaches."""
+    """Rooflines of models that are not wholly modelled, and those that nobody derated: nothing reaches the bound."""
     for phase in ("pretraining", "rl", "inference"):
         section = getattr(scenario, phase).roofline
+        if section is not None and (timed := approximated(catalog.find("models", section.model))) is not None:
+            yield Notice("attention_approximated", f"{phase}.roofline.model", None, f"{section.model}: {timed}")
         if section is not None and section.efficiencies() == (1.0, 1.0):
             yield Notice(
                 "ideal_roofline",

@@ -23,8 +23,11 @@ SPARSE_HEADLINES = (2.0, 4.0)  # vendors' 2:4 and 4:8 sparsity, over the dense p
 def causal_pairs(queries: Number, keys: Number, window: Number = jnp.inf) -> Float[Array, ""]:
     r"""Pairs of query and key under a causal mask aligned at the last key: $\sum_i \min(K - Q + i, w)$, i = 1 to Q.
 
-    For 4 queries on 10 keys 34, where the convention Q (K - Q) + Q^2/2 has 32 and no mask has 40.
+    For 4 queries on 10 keys 34, where the convention Q (K - Q) + Q^2/2 has 32 and no mask has 40. Raises
+    `RooflineError` for more queries than keys, of which some would see nothing; tracers pass.
     """
+    if is_known(queries) and is_known(keys) and bool((np.asarray(queries, float) > np.asarray(keys, float)).any()):
+        raise RooflineError(f"causal_pairs: got {_shown(queries)} queries on {_shown(keys)} keys; must be <= the keys")
     q, k = jnp.asarray(queries, float), jnp.asarray(keys, float)
     whole = jnp.clip(jnp.asarray(window, float) - (k - q), 0.0, q)  # queries that the window does not cut
     cut = jnp.where(whole < q, (q - whole) * jnp.where(whole < q, window, 1.0), 0.0)
@@ -49,8 +52,7 @@ def attention_flop_per_token(shape: Shape, sequence: Number) -> Float[Array, ""]
     """FLOP of attention forward, the mean over a sequence's tokens: a (T + 1)/2, and what windows leave of it."""
     tokens = jnp.asarray(sequence, float)
     windowed = causal_pairs(tokens, tokens, jnp.where(jnp.asarray(shape.window) > 0, shape.window, 1.0)) / tokens
-    full = shape.attention_flop if shape.attention_flop_prompt is None else shape.attention_flop_prompt
-    return full * (tokens + 1) / 2 + shape.attention_flop_window * windowed
+    return shape.full_attention_flop_prompt * (tokens + 1) / 2 + shape.attention_flop_window * windowed
 
 
 def forward_flop_per_token(shape: Shape, sequence: Number) -> Float[Array, ""]:

@@ -1,5 +1,7 @@
 """How a model is cut over chips."""
 
+import math
+
 import equinox as eqx
 
 from allocator.errors import CatalogError
@@ -27,11 +29,9 @@ class Layout(eqx.Module):
         """Groups that serve different sequences."""
         return chips / (self.tensor * self.pipeline)
 
-
-def whole_model(shape: Shape, chips: float) -> Layout:
-    """Everything cut over all chips, as far as KV heads and experts allow: the ideal bound's layout."""
-    experts = shape.dimensions.experts
-    return Layout(tensor=chips, expert=chips if experts else 1.0)
+    def in_flight(self, chips: float) -> float:
+        """Micro-batches at work at once: one a stage in each group."""
+        return chips / self.tensor
 
 
 def check(layout: Layout, shape: Shape, chips: float, chip: Accelerator) -> None:
@@ -40,7 +40,7 @@ def check(layout: Layout, shape: Shape, chips: float, chip: Accelerator) -> None
     if not all(is_known(value) for value in values.values()):
         return
     for name, value in values.items():
-        if value < 1 or value != int(value):
+        if not (math.isfinite(value) and value >= 1 and value == int(value)):
             raise CatalogError(f"roofline.{name}: got {value:g}; must be a whole number >= 1")
     stage = chips / layout.pipeline
     dimensions = shape.dimensions

@@ -1,22 +1,23 @@
 r"""Where to keep a KV cache between two uses: hold it in a tier of memory, or compute it again.
 
 $$\text{cost}_i(t) = \frac{kv}{C_i}\, p_i\, t + \frac{kv}{bw_i}\, w, \qquad
-  \text{recompute} = \frac{(2N + a T/2)\, T}{F e_c}\, w$$
+  \text{recompute} = \frac{(2N + a)\, T}{F e_c}\, w$$
 
-kv in bytes, C_i in bytes and p_i in USD/s of the tier, t the hold time in s, w in USD/s of what waits while the cache
-comes back: the chip, or the tier alone if the chip has other work. Lecture, 01:57 to 02:02.
+a in FLOP of attention per token of the prompt, kv in bytes, C_i in bytes and p_i in USD/s of the tier, t the hold
+time in s, w in USD/s of what waits while the cache comes back: the chip, or the tier alone if the chip has other work. Lecture, 01:57 to 02:02.
 """
 
 from collections.abc import Sequence
 
 import equinox as eqx
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from allocator import precision  # noqa: F401  (float64 before the first array)
 from allocator.catalog import Record
 from allocator.errors import CatalogError
-from allocator.laws.checks import require_positive
+from allocator.laws.checks import is_known, require_positive
 from allocator.roofline.accelerator import Accelerator
 from allocator.units import SECONDS_PER_DAY, SECONDS_PER_HOUR
 
@@ -63,7 +64,9 @@ def hbm(chip: Accelerator) -> MemoryTier:
 
 
 def chip_usd_per_s(chip: Accelerator) -> float:
-    """Rent of a chip, USD/s."""
+    """Rent of a chip, USD/s; raise `CatalogError` where its price is unknown."""
+    if is_known(chip.usd_per_chip_hour) and not np.isfinite(np.asarray(chip.usd_per_chip_hour, float)).all():
+        raise CatalogError("usd_per_chip_hour: the price of this chip is unknown, and so is what its time costs")
     return chip.usd_per_chip_hour / SECONDS_PER_HOUR
 
 
@@ -74,11 +77,10 @@ def cost_usd(tier: MemoryTier, cache_bytes, hold_s, waiting_usd_per_s) -> Float[
 
 def recompute_usd(
     n_compute: Float[Array, ""] | float, tokens: Float[Array, ""] | float, chip: Accelerator, *,
-    efficiency: Float[Array, ""] | float = 1.0, attention_flop: Float[Array, ""] | float = 0.0,
+    efficiency: Float[Array, ""] | float = 1.0, attention_flop_per_token: Float[Array, ""] | float = 0.0,
 ) -> Float[Array, ""]:  # fmt: skip
-    """Cost of prefilling the tokens again, USD; `attention_flop` is per token of query and token of context."""
-    tokens = jnp.asarray(tokens, float)
-    flop = (2 * n_compute + attention_flop * tokens / 2) * tokens
+    """Cost of prefilling the tokens again, USD; attention as `flop.attention_flop_per_token` counts it."""
+    flop = (2 * n_compute + attention_flop_per_token) * jnp.asarray(tokens, float)
     return flop / (chip.peak_flop_per_s * efficiency) * chip_usd_per_s(chip)
 
 

@@ -3,35 +3,40 @@
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from allocator.roofline.flop import attention_flop_per_token
 from allocator.roofline.layout import Layout
+from allocator.roofline.loads import expert_sequences, group_sequences, passes
 from allocator.roofline.operation import Operation
 from allocator.roofline.shape import Shape
 from allocator.roofline.step import StepTime, linear_flop_per_chip, network_s, rates, weights_per_chip
 
 
 def prefill_step(shape: Shape, op: Operation, layout: Layout | None = None) -> StepTime:
-    r"""Terms of the prefill of `batch` prompts of `context` tokens; causal attention sees half the prompt.
+    r"""Terms of the prefill of `batch` prompts of `context` tokens, whose attention is causal.
 
-    $$t = \max\left(\frac{W}{n\,bw\,e_m},\ \frac{B T (2N + a T/2)}{n\,F\,e_c}\right)$$
+    $$t = \max\left(\frac{W}{n\,bw\,e_m},\ \frac{B T (2N + a (T + 1)/2)}{n\,F\,e_c}\right)$$
 
-    With a layout, a data-parallel group takes whole prompts: a single one is not divided over groups.
+    Windows leave fewer pairs of query and key than (T + 1)/2 a token; `flop.causal_pairs` counts them.
+
+    With a layout, a data-parallel group takes whole prompts: a single one is not divided over groups. P stages have a
+    micro-batch each, of one prompt at least, which passes through all of them.
     """
-    tokens = jnp.asarray(op.batch * op.context, float)
+    length = jnp.asarray(op.context, float)
+    scores = attention_flop_per_token(shape, length)
     bandwidth, peak = rates(op)
-    stages = 1.0 if layout is None else layout.pipeline
-    chips, micro = op.chips / stages, tokens / stages
-    scores = shape.prompt_attention_flop_per_token(jnp.asarray(op.context / 2, float))
-    linear, attention = (micro * flop / chips for flop in (2 * shape.n_compute, scores))
-    latency = jnp.asarray(op.layer_latency_s * shape.dimensions.layers)
     if layout is None:
-        read, network = shape.weight_bytes(micro, op.bytes_per_weight) / chips, jnp.zeros(())
+        tokens = op.batch * length
+        parts = [shape.weight_bytes(tokens, op.bytes_per_weight), tokens * 2 * shape.n_compute, tokens * scores]
+        read, linear, attention = (part / op.chips for part in parts)
+        network, rounds, hops = jnp.zeros(()), jnp.ones(()), 0.0
     else:
-        read = weights_per_chip(shape, op, layout, micro)
-        share = jnp.maximum(micro * layout.tensor / chips, jnp.asarray(op.context, float))  # a prompt is not divided
-        linear = linear_flop_per_chip(shape, layout, share, micro / chips)
-        attention = share * scores / layout.tensor
-        network = network_s(shape, op, layout, share, share / layout.tensor)
-        latency = latency + (stages - 1) * layout.hop_s
+        tokens, visiting = group_sequences(op, layout) * length, expert_sequences(op, layout) * length
+        rounds, hops = passes(shape, op, layout), (layout.pipeline - 1) * layout.hop_s
+        read = rounds * weights_per_chip(shape, op, layout, visiting)
+        linear = rounds * linear_flop_per_chip(shape, layout, tokens, visiting / layout.expert)
+        attention = rounds * tokens * scores / layout.tensor
+        network = rounds * network_s(shape, op, layout, tokens, tokens / layout.tensor)
+    latency = jnp.asarray(hops + rounds * op.layer_latency_s * shape.dimensions.layers)
     return StepTime(read / bandwidth, jnp.zeros(()), linear / peak, attention / peak, network, latency)
 
 

@@ -1,5 +1,7 @@
 """A family of model shapes: one architecture, drawn larger or smaller, so that everything a step reads moves with N."""
 
+import re
+
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -10,6 +12,7 @@ from allocator.errors import CatalogError
 from allocator.laws.checks import require_positive
 
 WEIGHT_BYTES = {"bf16": 2.0, "fp8": 1.0, "int8": 1.0, "fp4": 0.5}
+STATE_BYTES = 4.0  # of an element of a linear layer's state: fp32, whatever the cache's dtype
 
 
 class Dimensions(eqx.Module):
@@ -44,27 +47,35 @@ class Shape(eqx.Module):
 
     def weight_bytes(self, tokens: Float[Array, ""], bytes_per_weight: float) -> Float[Array, ""]:
         """Bytes of weights that a step of so many tokens reads, under uniform routing."""
-        touched = 1 - (1 - self.routed_share) ** tokens
-        return bytes_per_weight * (self.n_shared + self.n_routed * touched)
+        return bytes_per_weight * (self.n_shared + self.n_routed * self.touched(tokens))
+
+    def touched(self, tokens: Float[Array, ""]) -> Float[Array, ""]:
+        """Share of a layer's routed experts that so many tokens visit, under uniform routing; one token at least."""
+        return 1 - (1 - jnp.asarray(self.routed_share, float)) ** jnp.maximum(tokens, 1.0)
 
     def total_bytes(self, bytes_per_weight: float) -> Float[Array, ""]:
         """Bytes that all weights occupy."""
         return bytes_per_weight * (jnp.asarray(self.n_shared) + self.n_routed)
 
     def kv_bytes(self, context: Float[Array, ""], bytes_per_element: float) -> Float[Array, ""]:
-        """Bytes of cache of one sequence."""
+        """Bytes of cache of one sequence, states of linear layers included."""
         filled = jnp.minimum(context / jnp.maximum(self.window, 1.0), 1.0)
-        windows = jnp.where(jnp.asarray(self.window) > 0, filled, 1.0) * self.kv_elements_window
-        return bytes_per_element * (self.kv_elements_per_token * context + windows)
+        windows = jnp.where(jnp.asarray(self.window) > 0, filled, 0.0) * self.kv_elements_window
+        return bytes_per_element * (self.kv_elements_per_token * context + windows) + self.state_bytes
+
+    @property
+    def state_bytes(self) -> Float[Array, ""]:
+        """Bytes of the states of linear layers of one sequence, which each step reads and writes."""
+        return jnp.where(jnp.asarray(self.window) > 0, 0.0, STATE_BYTES * self.kv_elements_window)
 
     def attention_flop_per_token(self, context: Float[Array, ""]) -> Float[Array, ""]:
         """FLOP of attention for one token that sees so much context."""
         return self.attention_flop * context + self.attention_flop_window * jnp.minimum(context, self.window)
 
-    def prompt_attention_flop_per_token(self, context: Float[Array, ""]) -> Float[Array, ""]:
-        """The same in prefill and training, of one token of a prompt."""
-        full = self.attention_flop if self.attention_flop_prompt is None else self.attention_flop_prompt
-        return full * context + self.attention_flop_window * jnp.minimum(context, self.window)
+    @property
+    def full_attention_flop_prompt(self) -> Float[Array, ""] | float:
+        """FLOP per pair of query and key in layers without window, where a prompt's tokens pass at once."""
+        return self.attention_flop if self.attention_flop_prompt is None else self.attention_flop_prompt
 
 
 class ShapeFamily(eqx.Module):
@@ -129,6 +140,9 @@ def shape(record: Record) -> Shape:
         prompt = None
         per_layer = 4 * number("head_dim") * number("n_heads")
     window = number("window", 0.0)
+    compressed = compressions(record)
+    # Compressed caches hold one entry for so many tokens; each layer has its window beside.
+    seen, windowed = (full, layers - full) if not compressed else (sum(n / by for by, n in compressed.items()), layers)
     built = Shape(
         n_active=number("n_active_computed"),
         n_shared=total - routed,
@@ -137,8 +151,8 @@ def shape(record: Record) -> Shape:
         kv_elements_per_token=number("kv_elems_per_token_marginal"),
         kv_elements_window=number("kv_const_elems_per_seq", 0.0),
         window=window,
-        attention_flop=per_layer * full,
-        attention_flop_window=per_layer * (layers - full) if window else 0.0,
+        attention_flop=per_layer * seen,
+        attention_flop_window=per_layer * windowed if window else 0.0,
         n_compute=number("n_active_noembed_computed"),
         dimensions=Dimensions(
             layers=layers,
@@ -153,3 +167,19 @@ def shape(record: Record) -> Shape:
     )
     require_positive(built, "n_active", "n_shared", "kv_elements_per_token")
     return built
+
+
+def compressions(record: Record) -> dict[float, float]:
+    """Layers by how many tokens one entry of their cache stands for; empty where caches are not compressed."""
+    told = re.search(r"KV compression \{([^}]*)\}", str(record.fields.get("attention") or ""))
+    pairs = re.findall(r"(\d+): (\d+)", told[1]) if told else []
+    return {float(by): float(count) for by, count in pairs}
+
+
+def approximated(record: Record) -> str | None:
+    """What of a catalogue model's attention is timed as more than it is; None where all of it is modelled."""
+    attention = str(record.fields.get("attention") or "")
+    if "sparse" not in attention:
+        return None
+    held = "all compressed entries" if compressions(record) else "all of the context"
+    return f"attention to selected tokens ({attention}) is timed as if each token attended to {held}"

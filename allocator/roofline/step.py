@@ -7,6 +7,7 @@ from jaxtyping import Array, Float
 
 from allocator.roofline.collectives import all_reduce_s, all_to_all_s
 from allocator.roofline.layout import Layout
+from allocator.roofline.loads import expert_sequences, group_sequences, passes
 from allocator.roofline.operation import Operation
 from allocator.roofline.shape import Shape
 
@@ -42,7 +43,7 @@ class StepTime(NamedTuple):
     def total_s(self, overlap: Overlap) -> Float[Array, ""]:
         """Step time when terms overlap fully (the longest counts), not at all (their sum), or as in the scaling book.
 
-        The scaling book reads the cache by itself and overlaps the rest: KV/bw + max(linear, weights).
+        The scaling book has attention by itself and overlaps the rest: max(cache, attention) + max(linear, weights).
         """
         match overlap:
             case "full":
@@ -50,7 +51,8 @@ class StepTime(NamedTuple):
             case "none":
                 busy = self.memory_s + self.compute_s + self.network_s
             case _:
-                busy = self.cache_s + jnp.maximum(jnp.maximum(self.linear_s, self.weights_s), self.network_s)
+                attending = jnp.maximum(self.cache_s, self.attention_s)
+                busy = attending + jnp.maximum(jnp.maximum(self.linear_s, self.weights_s), self.network_s)
         return busy + self.latency_s
 
     def binding(self) -> str:
@@ -65,29 +67,29 @@ def decode_step(shape: Shape, op: Operation, layout: Layout | None = None) -> St
     $$t_{mem} = \frac{W(B) + B\,kv}{n\,bw\,e_m},\quad t_{comp} = \frac{B (2N + a\,\text{context})}{n\,F\,e_c}$$
 
     With P pipeline stages a micro-batch of B/P passes through n/P chips at a time, P times; with a layout, each chip
-    reads its own part of the weights, once for its data-parallel group's sequences. The busiest group has one sequence
-    at least, however small the batch; visited experts are spread over all chips.
+    reads its own part of the weights, once for its data-parallel group's sequences. The fullest group counts, with one
+    sequence at least, however small the batch, and the fullest stage; visited experts are spread over the chips that
+    share a set of them. States of linear layers are read and written back.
     """
     batch, context = jnp.asarray(op.batch, float), jnp.asarray(op.context, float)
-    stages = 1.0 if layout is None else layout.pipeline
-    chips, micro = op.chips / stages, batch / stages
-    kv = shape.kv_bytes(context, op.bytes_per_kv_element)
     attention = shape.attention_flop_per_token(context)
     bandwidth, peak = rates(op)
     if layout is None:
-        weights = shape.weight_bytes(micro, op.bytes_per_weight) / chips
-        cache, network = micro * kv / chips, jnp.zeros(())
-        linear, scores = (micro * flop / chips for flop in (2 * shape.n_compute, attention))
+        moved = shape.kv_bytes(context, op.bytes_per_kv_element) + shape.state_bytes
+        parts = [shape.weight_bytes(batch, op.bytes_per_weight), batch * moved,
+                 batch * 2 * shape.n_compute, batch * attention]  # fmt: skip
+        weights, cache, linear, scores = (part / op.chips for part in parts)
+        network, rounds = jnp.zeros(()), jnp.ones(())
     else:
-        weights = weights_per_chip(shape, op, layout, micro)
-        groups = chips / layout.tensor
-        share = jnp.maximum(micro / groups, 1.0)  # sequences of the busiest data-parallel group
-        cache = share * kv / jnp.minimum(jnp.asarray(layout.tensor, float), shape.dimensions.kv_heads)
-        linear = linear_flop_per_chip(shape, layout, share, micro / chips)
-        scores = share * attention / layout.tensor
-        network = network_s(shape, op, layout, share, share / layout.tensor)
-    latency = jnp.asarray(0.0 if layout is None else (stages - 1) * layout.hop_s)
-    latency = latency + op.layer_latency_s * shape.dimensions.layers
+        share, visiting = group_sequences(op, layout), expert_sequences(op, layout)
+        rounds = passes(shape, op, layout)
+        weights = rounds * weights_per_chip(shape, op, layout, visiting)
+        cache = rounds * share * sequence_bytes_per_chip(shape, op, layout, written=True)
+        linear = rounds * linear_flop_per_chip(shape, layout, share, visiting / layout.expert)
+        scores = rounds * share * attention / layout.tensor
+        network = rounds * network_s(shape, op, layout, share, share / layout.tensor)
+    latency = jnp.asarray(0.0 if layout is None else (layout.pipeline - 1) * layout.hop_s)
+    latency = latency + rounds * op.layer_latency_s * shape.dimensions.layers
     return StepTime(weights / bandwidth, cache / bandwidth, linear / peak, scores / peak, network, latency)
 
 
@@ -97,10 +99,21 @@ def rates(op: Operation) -> tuple[Float[Array, ""], Float[Array, ""]]:
             jnp.asarray(op.chip.peak_flop_per_s * op.compute_efficiency))  # fmt: skip
 
 
+def sequence_bytes_per_chip(shape: Shape, op: Operation, layout: Layout, *, written: bool = False) -> Float[Array, ""]:
+    """Bytes of a sequence's cache, all layers, on that chip of its group that holds most of it.
+
+    KV heads are not divided: a chip has whole ones, copies where there are fewer than chips. States of linear layers
+    are cut like query heads; with `written` they count twice.
+    """
+    whole = shape.kv_bytes(jnp.asarray(op.context, float), op.bytes_per_kv_element)
+    states, heads = shape.state_bytes, jnp.asarray(shape.dimensions.kv_heads, float)
+    cut = jnp.ceil(heads / layout.tensor * (1 - 1e-12)) / heads
+    return (whole - states) * cut + states / layout.tensor * (2 if written else 1)
+
+
 def weights_per_chip(shape: Shape, op: Operation, layout: Layout, tokens) -> Float[Array, ""]:
-    """Bytes of weights that a chip of one stage reads for so many tokens: all layers, P stages one after another."""
-    touched = 1 - (1 - shape.routed_share) ** tokens
-    routed = shape.n_routed * touched / layout.expert
+    """Bytes of weights that a chip reads, all layers, for so many tokens at its set of experts."""
+    routed = shape.n_routed * shape.touched(tokens) / layout.expert
     return op.bytes_per_weight * (shape.n_shared / layout.tensor + routed)
 
 

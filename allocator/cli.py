@@ -2,11 +2,9 @@
 
 import gc
 import io
-import json
 import os
-import shutil
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
@@ -15,10 +13,28 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from allocator import __version__
+from allocator.console import (
+    DONE,
+    INTERRUPTED,
+    NO_PLAN,
+    WRONG_INPUT,
+    Json,
+    Out,
+    Overrides,
+    ScenarioName,
+    Seed,
+    answer,
+    compile_fast,
+    json_text,
+    load,
+    number,
+    print_out,
+    seed_number,
+    show,
+    write,
+)
 from allocator.errors import AllocatorError, NoPlanError, ScenarioError
 from allocator.units import one_line
-
-DONE, NO_PLAN, WRONG_INPUT, INTERRUPTED = 0, 1, 2, 130
 
 app = typer.Typer(
     add_completion=False,
@@ -44,46 +60,14 @@ class Kind(StrEnum):
     scenarios = "scenarios"
 
 
-ScenarioName = Annotated[str, typer.Argument(metavar="SCENARIO", help="A shipped name, a TOML file, or - for stdin.")]
-Overrides = Annotated[
-    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a key, e.g. objective.compute_flop=1e27.")
-]
-
-
-def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise typer.BadParameter(f"{text!r} is not a number") from None
-
-
-def _seed(text: str) -> int:
-    try:
-        seed = int(text)
-    except ValueError:
-        seed = -1
-    if seed < 0:
-        raise typer.BadParameter(f"{text!r} is not a whole number >= 0")
-    return seed
-
-
-Seed = Annotated[
-    int, typer.Option("--seed", parser=_seed, metavar="INTEGER", help="Where many starts compete, which ones.")
-]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
-Out = Annotated[
-    Path | None, typer.Option("--out", metavar="DIR", help="Write the tables as CSV, the charts and the JSON.")
-]
-
-
 @app.callback(invoke_without_command=True)
 def _root(
     context: typer.Context, version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False
 ) -> None:
     if version:
-        _print(__version__)
+        print_out(__version__)
     elif context.invoked_subcommand is None:
-        _print(context.get_help())
+        print_out(context.get_help())
 
 
 @app.command()
@@ -91,8 +75,8 @@ def plan(
     scenario: ScenarioName = "lecture", sets: Overrides = None, as_json: Json = False, out: Out = None, seed: Seed = 0
 ) -> None:
     """Find the best split of a lifetime budget, and say how much worse the rules of thumb are."""
-    loaded = _load(scenario, sets)
-    _compile_fast()
+    loaded = load(scenario, sets)
+    compile_fast()
     from allocator.optimum.warmup import compile_ahead
 
     compiling = compile_ahead(loaded)
@@ -107,19 +91,19 @@ def plan(
 @app.command()
 def evaluate(
     scenario: ScenarioName = "lecture",
-    n_active: Annotated[float | None, typer.Option(parser=_number, metavar="NUMBER", help="Active parameters.")] = None,
+    n_active: Annotated[float | None, typer.Option(parser=number, metavar="NUMBER", help="Active parameters.")] = None,
     d_pretrain: Annotated[
-        float | None, typer.Option(parser=_number, metavar="NUMBER", help="Pre-training tokens.")
+        float | None, typer.Option(parser=number, metavar="NUMBER", help="Pre-training tokens.")
     ] = None,
-    d_rl: Annotated[float | None, typer.Option(parser=_number, metavar="NUMBER", help="RL tokens.")] = None,
-    k: Annotated[float | None, typer.Option(parser=_number, metavar="NUMBER", help="Samples per query.")] = None,
+    d_rl: Annotated[float | None, typer.Option(parser=number, metavar="NUMBER", help="RL tokens.")] = None,
+    k: Annotated[float | None, typer.Option(parser=number, metavar="NUMBER", help="Samples per query.")] = None,
     sets: Overrides = None,
     as_json: Json = False,
     out: Out = None,
 ) -> None:
     """Score given decisions; those not given on the command line are taken from the scenario where it fixes them."""
-    loaded = _load(scenario, sets)
-    _compile_fast()
+    loaded = load(scenario, sets)
+    compile_fast()
     given = {"n_active": n_active, "d_pretrain": d_pretrain, "d_rl": d_rl, "k": k}
     from allocator.optimum.planning import evaluate as evaluate_decision
     from allocator.scenario.building import fixed_decisions
@@ -146,9 +130,9 @@ def compare(
     out: Out = None,
 ) -> None:
     """Plan under every law that makes sense for the scenario, and show what each wastes where another holds."""
-    loaded = _load(scenario, sets)
-    others = {name: _load(name, None) for name in also or ()}
-    _compile_fast()
+    loaded = load(scenario, sets)
+    others = {name: load(name, None) for name in also or ()}
+    compile_fast()
     from allocator import comparisons, report
     from allocator.optimum.planning import solve
 
@@ -160,7 +144,7 @@ def compare(
         return comparison_files(compared)
 
     values = report.comparison_dict(compared)
-    _answer("compare", values, lambda console: report.print_comparison(compared, console), files, as_json, out)
+    answer("compare", values, lambda console: report.print_comparison(compared, console), files, as_json, out)
 
 
 @app.command()
@@ -172,8 +156,8 @@ def diff(
     out: Out = None,
 ) -> None:
     """Solve two scenarios and show what differs; --set applies to both."""
-    scenarios = [_load(name, sets) for name in (a, b)]
-    _compile_fast()
+    scenarios = [load(name, sets) for name in (a, b)]
+    compile_fast()
     from allocator import report
     from allocator.comparisons import diff as differences
     from allocator.optimum.planning import solve
@@ -186,7 +170,7 @@ def diff(
         return {"diff.csv": rows_csv(rows)}
 
     values = report.rows_dict("diff", rows)
-    _answer("diff", values, lambda console: report.print_diff(rows, (a, b), console), files, as_json, out)
+    answer("diff", values, lambda console: report.print_diff(rows, (a, b), console), files, as_json, out)
 
 
 @app.command()
@@ -204,7 +188,7 @@ def catalog(
     else:
         listing = listings.entries(kind.value) if name is None else listings.entry(kind.value, name)
     files = {f"{listing.name}.csv": listing.to_csv()}
-    _answer(listing.name, listing.to_dict(), lambda console: listings.print_listing(listing, console), lambda: files,
+    answer(listing.name, listing.to_dict(), lambda console: listings.print_listing(listing, console), lambda: files,
             as_json, out)  # fmt: skip
 
 
@@ -220,7 +204,7 @@ def data_pull(
     pulled = downloads.pull(name)
     if to is not None:
         pulled = pulled.copied_to(to)
-    _print(_json(pulled.to_dict()) if as_json else str(pulled))
+    print_out(json_text(pulled.to_dict()) if as_json else str(pulled))
 
 
 @app.command()
@@ -256,10 +240,10 @@ def fit(
     resample: Annotated[str | None, typer.Option(help="pairs or wild.")] = None,
     cluster: Annotated[str | None, typer.Option(help="Column whose runs are drawn together.")] = None,
     at_flop: Annotated[
-        float | None, typer.Option(parser=_number, metavar="NUMBER", help="Budget 6 N D at which N* is told.")
+        float | None, typer.Option(parser=number, metavar="NUMBER", help="Budget 6 N D at which N* is told.")
     ] = None,
     seed: Annotated[
-        int | None, typer.Option("--seed", parser=_seed, metavar="INTEGER", help="Of starts and refits.")
+        int | None, typer.Option("--seed", parser=seed_number, metavar="INTEGER", help="Of starts and refits.")
     ] = None,
     choices: Annotated[
         bool, typer.Option("--choices", help="Fit under several losses and outlier rules instead, N* for each.")
@@ -287,7 +271,7 @@ def fit(
         from allocator.fitting import choices as fit_choices
 
         compared = fit_choices.compare(recipe, folder)
-        _answer("choices", compared.to_dict(), lambda console: console.print(str(compared), soft_wrap=True),
+        answer("choices", compared.to_dict(), lambda console: console.print(str(compared), soft_wrap=True),
                 lambda: {"choices.csv": compared.to_csv()}, as_json, out and out / called)  # fmt: skip
         return
     from allocator.fitting.recipes import carry_out
@@ -298,66 +282,111 @@ def fit(
     if out is not None:
         from allocator.fit_pages import page_files
 
-        files |= page_files(result, called, recipe) | {"fit.json": _json(result.to_dict())}
+        files |= page_files(result, called, recipe) | {"fit.json": json_text(result.to_dict())}
     if as_json:
-        _print(_json(result.to_dict() | {"name": called}))
+        print_out(json_text(result.to_dict() | {"name": called}))
     else:
-        _print(str(result))
+        print_out(str(result))
     if files:
-        _write(target, files, quiet=as_json)
+        write(target, files, quiet=as_json)
 
 
 @roofline_app.callback(invoke_without_command=True)
 def roofline(
     context_: typer.Context,
-    hardware: Annotated[str | None, typer.Option(help="A chip of `allocator catalog hardware`.")] = None,
-    model: Annotated[str | None, typer.Option(help="A model of `allocator catalog models`.")] = None,
-    chips: Annotated[float, typer.Option(parser=_number, metavar="INTEGER", help="Chips that serve together.")] = 1,
-    batch: Annotated[float, typer.Option(parser=_number, metavar="INTEGER", help="Sequences in a step.")] = 1,
-    context: Annotated[float, typer.Option(parser=_number, metavar="TOKENS", help="Tokens a decoded one sees.")] = 4096,
+    hardware: Annotated[str | None, typer.Option(help="Chip, a name of: allocator catalog hardware.")] = None,
+    model: Annotated[str | None, typer.Option(help="Model, a name of: allocator catalog models.")] = None,
+    chips: Annotated[float, typer.Option(parser=number, metavar="INTEGER", help="Chips that serve together.")] = 1,
+    batch: Annotated[
+        float, typer.Option(parser=number, metavar="INTEGER", help="Sequences that a step decodes together.")
+    ] = 1,
+    context: Annotated[
+        float | None,
+        typer.Option(
+            parser=number, metavar="TOKENS", help="Context length a decoded token sees (default: prompt + output/2)."
+        ),
+    ] = None,
     prompt: Annotated[
         float | None,
-        typer.Option(parser=_number, metavar="TOKENS", help="Of a prompt; the context, if not given."),
+        typer.Option(parser=number, metavar="TOKENS", help="Prompt length (default: the context, or 4096)."),
     ] = None,
-    dtype: Annotated[str, typer.Option(help="Of weights and arithmetic: bf16, fp8, int8 or fp4.")] = "bf16",
-    kv_dtype: Annotated[str | None, typer.Option(help="Of the KV cache; as dtype, if not given.")] = None,
+    output: Annotated[
+        float | None,
+        typer.Option(
+            parser=number,
+            metavar="TOKENS",
+            help="Output length where the same chips read the prompts (default: other chips do).",
+        ),
+    ] = None,
+    dtype: Annotated[str, typer.Option(help="Number format of arithmetic: bf16, fp8, int8 or fp4.")] = "bf16",
+    weight_dtype: Annotated[
+        str | None, typer.Option(help="Number format of weights as they are read (default: that of arithmetic).")
+    ] = None,
+    kv_dtype: Annotated[
+        str | None, typer.Option(help="Number format of the KV cache (default: that of arithmetic, 8 bits at least).")
+    ] = None,
     tensor: Annotated[
-        float | None, typer.Option(parser=_number, metavar="INTEGER", help="Tensor-parallel degree.")
+        float | None, typer.Option(parser=number, metavar="INTEGER", help="Tensor-parallel degree (default: chosen).")
     ] = None,
     expert: Annotated[
-        float | None, typer.Option(parser=_number, metavar="INTEGER", help="Expert-parallel degree.")
+        float | None, typer.Option(parser=number, metavar="INTEGER", help="Expert-parallel degree (default: chosen).")
     ] = None,
-    pipeline: Annotated[float, typer.Option(parser=_number, metavar="INTEGER", help="Pipeline stages.")] = 1,
+    pipeline: Annotated[float, typer.Option(parser=number, metavar="INTEGER", help="Pipeline stages.")] = 1,
+    usd_per_chip_hour: Annotated[
+        float | None, typer.Option(parser=number, metavar="USD", help="Price of a chip (default: the catalogue's).")
+    ] = None,
     as_json: Json = False,
     out: Out = None,
 ) -> None:
     """Say what a decode step and a prefill take on real chips, what binds, what fits and what a token costs."""
     if context_.invoked_subcommand is not None:
+        # Each source is an enumeration of click's, which typer may carry along under a name of its own.
+        given = [name for name in context_.params
+                 if getattr(context_.get_parameter_source(name), "name", "") == "COMMANDLINE"]  # fmt: skip
+        if given:
+            told = ", ".join({"as_json": "--json"}.get(name, f"--{name.replace('_', '-')}") for name in given)
+            raise typer.BadParameter(f"{told}: must come after {context_.invoked_subcommand}, if that takes it")
         return
     missing = [f"--{name}" for name, value in (("hardware", hardware), ("model", model)) if value is None]
     if missing:
         raise typer.BadParameter(f"give {' and '.join(missing)}; see: allocator catalog")
-    from allocator import roofline_report
+    compile_fast()
     from allocator.rooflines import roofline as drawn
 
-    result = drawn(str(hardware), str(model), chips=chips, batch=batch, context=context, prompt=prompt, dtype=dtype,
-                   kv_dtype=kv_dtype, tensor=tensor, expert=expert, pipeline=pipeline)  # fmt: skip
-    _answer("roofline", result.to_dict(), lambda console: roofline_report.print_roofline(result, console),
-            lambda: roofline_report.files(result), as_json, out)  # fmt: skip
+    result = drawn(str(hardware), str(model), chips=chips, batch=batch, context=context, prompt=prompt, output=output,
+                   dtype=dtype, weight_dtype=weight_dtype, kv_dtype=kv_dtype, tensor=tensor, expert=expert,
+                   pipeline=pipeline, usd_per_chip_hour=usd_per_chip_hour)  # fmt: skip
+    from allocator import roofline_report
+
+    def files() -> Mapping[str, str | bytes]:
+        from allocator import roofline_pages
+
+        return roofline_pages.files(result)
+
+    answer("roofline", result.to_dict(), lambda console: roofline_report.print_roofline(result, console),
+            files, as_json, out)  # fmt: skip
 
 
 @roofline_app.command("check")
 def roofline_check(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A CSV of measured serving.")],
+    file: Annotated[
+        Path,
+        typer.Argument(metavar="FILE", help="A CSV of measured serving, or serving_measurements, which is shipped."),
+    ],
     as_json: Json = False,
     out: Out = None,
 ) -> None:
-    """Set measured times per output token against the calibrated roofline, row by row."""
+    """Set measured serving against the roofline, row by row."""
     from allocator import roofline_checks, roofline_report
 
+    def files() -> Mapping[str, str | bytes]:
+        from allocator import roofline_pages
+
+        return roofline_pages.check_files(checked)
+
     checked = roofline_checks.check(file)
-    _answer("check", checked.to_dict(), lambda console: roofline_report.print_check(checked, console),
-            lambda: roofline_report.check_files(checked), as_json, out)  # fmt: skip
+    answer("check", checked.to_dict(), lambda console: roofline_report.print_check(checked, console),
+            files, as_json, out)  # fmt: skip
 
 
 @scenario_app.command("new")
@@ -367,30 +396,30 @@ def scenario_new(path: Annotated[Path | None, typer.Argument(help="File to write
     from allocator.outputs import write_new_file
 
     if path is None or str(path) == "-":
-        _print(scenario_template())
+        print_out(scenario_template())
     else:
         write_new_file(path, scenario_template())
-        _print(f"wrote {path}; next: allocator plan {path}")
+        print_out(f"wrote {path}; next: allocator plan {path}")
 
 
 @scenario_app.command("check")
 def scenario_check(scenario: ScenarioName, sets: Overrides = None, as_json: Json = False) -> None:
     """Check a scenario file; every fault is one line with its key path."""
-    loaded = _load(scenario, sets)
-    _print(_json({"schema": "allocator.scenario/1", "valid": True, "title": loaded.title}) if as_json else
+    loaded = load(scenario, sets)
+    print_out(json_text({"schema": "allocator.scenario/1", "valid": True, "title": loaded.title}) if as_json else
           f"{scenario}: ok ({one_line(loaded.title)})")  # fmt: skip
 
 
 @scenario_app.command("show")
 def scenario_show(scenario: ScenarioName = "lecture", sets: Overrides = None, as_json: Json = False) -> None:
     """Print a scenario as it is understood, with overrides applied and defaults filled in."""
-    values = _load(scenario, sets).with_defaults()
+    values = load(scenario, sets).with_defaults()
     if as_json:
-        _print(_json({"schema": "allocator.scenario/1", "scenario": values}))
+        print_out(json_text({"schema": "allocator.scenario/1", "scenario": values}))
         return
     import tomli_w
 
-    _print(tomli_w.dumps(values))
+    print_out(tomli_w.dumps(values))
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
@@ -423,36 +452,10 @@ def _interrupted(*_: Any) -> NoReturn:
     os._exit(INTERRUPTED)
 
 
-def _print(text: str) -> None:
-    """Write to standard output; a reader that has gone away is no error, a full disk is one."""
-    try:
-        sys.stdout.write(text if text.endswith("\n") else f"{text}\n")
-        sys.stdout.flush()
-    except BrokenPipeError:
-        os._exit(DONE)  # at exit Python would try to flush again, and complain
-    except (OSError, ValueError, AttributeError) as error:  # closed, or none at all
-        with suppress(OSError, ValueError, AttributeError):
-            print(f"error: standard output: {getattr(error, 'strerror', None) or 'is closed'}", file=sys.stderr)
-        os._exit(WRONG_INPUT)
-
-
-def _compile_fast() -> None:
-    """A command solves once, so what JAX compiles should be ready soon rather than run fast."""
-    import jax
-
-    jax.config.update("jax_disable_most_optimizations", True)
-
-
 def _fail(lines: Sequence[str], code: int = WRONG_INPUT) -> NoReturn:
     for line in lines:
         print(f"error: {' '.join(str(line).split())}", file=sys.stderr)
     sys.exit(code)
-
-
-def _load(scenario: str, sets: Sequence[str] | None) -> Any:
-    from allocator.scenario.reading import load
-
-    return load(scenario, overrides=sets or ())
 
 
 def _show_plan(result: Any, as_json: bool, out: Path | None, schema: str | None = None) -> None:
@@ -460,53 +463,12 @@ def _show_plan(result: Any, as_json: bool, out: Path | None, schema: str | None 
     if out is not None and result.decision is not None:
         from allocator.exports import plan_files
 
-        _write(out, plan_files(result) | {"plan.json": _json(values)}, quiet=as_json)
+        write(out, plan_files(result) | {"plan.json": json_text(values)}, quiet=as_json)
     if as_json:
-        _print(_json(values))
+        print_out(json_text(values))
     elif result.decision is not None:
         from allocator.report import print_plan
 
-        _show(lambda console: print_plan(result, console))
+        show(lambda console: print_plan(result, console))
     if result.decision is None:
         raise NoPlanError(str(result.reason))
-
-
-def _answer(
-    name: str,
-    values: Mapping[str, Any],
-    draw: Callable[[Any], None],
-    files: Callable[[], Mapping[str, str | bytes]],
-    as_json: bool,
-    out: Path | None,
-) -> None:
-    """Write the files if asked for, NAME.json among them, then print the JSON object or the tables."""
-    if out is not None:
-        _write(out, {**files(), f"{name}.json": _json(values)}, quiet=as_json)
-    if as_json:
-        _print(_json(values))
-    else:
-        _show(draw)
-
-
-def _write(out: Path, files: Mapping[str, str | bytes], *, quiet: bool) -> None:
-    from allocator.outputs import write_folder
-
-    write_folder(out, files)
-    if not quiet:
-        _print(f"wrote {', '.join(files)} to {out}")
-
-
-def _json(values: Mapping[str, Any]) -> str:
-    return json.dumps(values, indent=1, allow_nan=False)
-
-
-def _show(draw: Callable[[Any], None]) -> None:
-    """Draw tables on a console, then write them at once."""
-    from rich.console import Console
-
-    terminal = sys.stdout is not None and sys.stdout.isatty()
-    # Piped output keeps its columns: 120 is what a table needs, whatever the terminal would be.
-    width = max(shutil.get_terminal_size().columns, 100) if terminal else 120
-    console = Console(file=io.StringIO(), width=width, force_terminal=terminal, highlight=False, markup=False)
-    draw(console)
-    _print(console.file.getvalue())  # pyright: ignore[reportAttributeAccessIssue]

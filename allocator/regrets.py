@@ -3,9 +3,13 @@
 import math
 
 import equinox as eqx
+import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
+from allocator.optimum.batches import Plans, problems_at
+from allocator.optimum.many import optimise_many
 from allocator.optimum.result import Plan
 from allocator.optimum.solving import optimise
 from allocator.problem import DECISIONS, Decision, Problem, to_coordinates
@@ -35,3 +39,25 @@ def regret(problem: Problem, z: Float[np.ndarray, "4"], start: Float[np.ndarray,
     """Cost of a point over the least cost for its loss, minus one; `start` is near the optimum."""
     cost = math.exp(float(problem.log_cost(z)))
     return cost / least_cost(problem, float(problem.log_reducible(z)), start) - 1
+
+
+def regrets_of(plans: Plans, decisions: Decision[np.ndarray]) -> Float[np.ndarray, " plans"]:
+    """Regret of a decision at the assumptions of each plan: cost over the least cost for the loss it reaches there.
+
+    NaN where there is no plan, and where no budget reaches that loss.
+    """
+    problems = problems_at(plans.scenario, plans.values, plans.user_law, len(plans))[0]
+    z, cost, reducible = (np.asarray(x) for x in _at(problems, decisions))
+    targets = eqx.tree_at(lambda p: (p.log_limit, p.minimise_cost), problems, (reducible, np.ones_like(reducible)))
+    found = optimise_many(targets, starts=1, convex=True, reference=np.where(np.isfinite(plans.z), plans.z, z))
+    least = np.asarray(found.point.derivatives.value)[:, 0]
+    return np.where(found.found & plans.solved, np.expm1(cost - least), np.nan)
+
+
+@jax.jit
+def _at(problems: Problem, decisions: Decision):
+    def one(problem: Problem, decision: Decision):
+        z = jnp.clip(problem.coordinates(decision), problem.lower, problem.upper)
+        return z, problem.log_cost(z), problem.log_reducible(z)
+
+    return jax.vmap(one)(problems, decisions)

@@ -205,7 +205,7 @@ def _solve(scenario: Scenario, arrays: Mapping[str, np.ndarray], law: Law | None
     # A certificate of one dimension takes a scan of sizes for each problem, which a batch does not make.
     kind = kind if convex else certificates.BEST_OF_STARTS
     varied = {path: numbers for path, numbers in arrays.items() if path not in ZERO_MATTERS or numbers[0] != 0}
-    problems, chinchilla = _problems(scenario, varied, law, count)
+    problems, chinchilla = problems_at(scenario, varied, law, count)
     found = optimise_many(problems, starts=1 if convex else starts, convex=convex, reference=reference, seed=seed)
     solved = found.found & ~_ran_away(problems, np.asarray(found.point.z))
     point: Any = found.point
@@ -234,7 +234,7 @@ def _solve(scenario: Scenario, arrays: Mapping[str, np.ndarray], law: Law | None
     )  # fmt: skip
 
 
-def _problems(
+def problems_at(
     scenario: Scenario, varied: Mapping[str, np.ndarray], law: Law | None, count: int
 ) -> tuple[Problem, PretrainingLaw | None]:
     """Problems and their pre-training laws with a leading axis, built by tracing the scenario's own building."""

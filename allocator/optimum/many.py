@@ -28,14 +28,14 @@ class Verified(NamedTuple):
 
 
 def optimise_many(
-    problems: Problem, *, starts: int, convex: bool, reference: Float[np.ndarray, "4"] | None = None, seed: int = 0
+    problems: Problem, *, starts: int, convex: bool, reference: Float[np.ndarray, "... 4"] | None = None, seed: int = 0
 ) -> Verified:
     """Solve problems (a pytree with a leading axis) by Newton from several starts each; keep the best verified point.
 
     A point is verified if its recomputed residuals, the signs of its multipliers and its reduced Hessian are those of
-    a local optimum. `reference` is a further start, the optimum of a problem like these. With `convex`, where a local
-    optimum is the global one, a problem is done with its first verified point. Raises nothing: `found` says where no
-    start led anywhere.
+    a local optimum. `reference` is a further start, the optimum of a problem like these, or one for each. With
+    `convex`, where a local optimum is the global one, a problem is done with its first verified point. Raises nothing:
+    `found` says where no start led anywhere.
     """
     problems = jax.tree.map(np.asarray, problems)
     count = len(problems.lower)

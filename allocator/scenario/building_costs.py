@@ -123,6 +123,12 @@ def _served(scenario: Scenario) -> list[tuple[str, Roofline]]:
 _largest_size = jax.jit(largest_size)
 
 
+def serving_roofline(scenario: Scenario) -> tuple[ShapeFamily, Operation] | None:
+    """The family of shapes and the operation of the inference roofline; None without one."""
+    section = scenario.inference.roofline
+    return None if section is None else (_family(section), _operation(scenario, section, "inference"))
+
+
 def _overhead(pretrain: Any, stated: float | None, *mfus: Any, default: float = DEFAULT_OVERHEAD) -> Any:
     """A stated overhead, or one from the first MFU that is given, a number or a function of N."""
     mfu: Any = _first(*mfus)

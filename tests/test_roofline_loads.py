@@ -1,6 +1,8 @@
 """The busiest chip of a layout, and what limits it, by sums done by hand from the models' dimensions."""
 
 import math
+import re
+from pathlib import Path
 from typing import Any
 
 import equinox as eqx
@@ -11,6 +13,7 @@ import pytest
 
 from allocator import catalog
 from allocator.errors import CatalogError
+from allocator.optimum.planning import solve
 from allocator.roofline.accelerator import Accelerator
 from allocator.roofline.layout import Layout
 from allocator.roofline.loads import fullest
@@ -20,6 +23,7 @@ from allocator.roofline.prefill import prefill_step
 from allocator.roofline.shape import approximated, shape
 from allocator.roofline.step import StepTime, decode_step
 from allocator.rooflines import roofline
+from allocator.scenario.reading import from_values
 
 H100, H200 = {"flop": 989e12, "bytes": 3.35e12}, {"flop": 989e12, "bytes": 4.8e12, "hbm": 141e9}
 # Qwen3 30B-A3B: 48 layers of 2048, 32 heads of 128, 4 of them for keys and values, 8 of 128 experts 768 wide.
@@ -270,3 +274,18 @@ def test_degrees_that_are_no_number_are_told(name: str, value: float):
 def test_a_billion_chips_take_no_longer(model: str):
     at = roofline("h200-sxm", model, chips=1e9, batch=1, context=1000)
     assert at.layout.expert == (256 if model == "deepseek-v3" else 1)
+
+
+def test_documents_list_the_models_that_are_not_modelled():
+    page = (Path(__file__).parent.parent / "docs" / "roofline.md").read_text(encoding="utf-8")
+    (said,) = re.findall(r"- Attention to selected tokens: (.*?)\n- ", page, re.DOTALL)
+    assert {*re.findall(r"`([a-z0-9.-]+)`", said)} == SELECTING
+
+
+def test_a_scenario_s_roofline_tells_what_is_not_modelled():
+    values = {"objective": {"compute_flop": 1e24}, "pretraining": {"mfu": 0.4}, "deployment": {"lifetime_tokens": 1e13},
+              "inference": {"roofline": {"model": "deepseek-v3.2", "chip": "h200-sxm", "context": 4096,
+                                         "dtype": "fp8", "chips": 64}}}  # fmt: skip
+    told = [warning for warning in solve(from_values(values)).warnings if warning.code == "attention_approximated"]
+    assert [warning.path for warning in told] == ["inference.roofline.model"]
+    assert "deepseek-v3.2" in told[0].message

@@ -34,7 +34,7 @@ def cache_bytes_per_chip(shape: Shape, op: Operation, layout: Layout | None = No
 
 
 def free_bytes(shape: Shape, op: Operation, layout: Layout | None = None) -> Float[Array, ""]:
-    """Usable bytes left beside weights and the batch's cache, all chips as full as the fullest; < 0: they do not fit."""
+    """Usable bytes left beside weights and the batch's cache, all chips as full as the fullest; < 0: they do not."""
     usable = op.chip.hbm_bytes * op.usable_memory
     held = op.batch if layout is None else held_sequences(op, layout) * layout.data(op.chips)
     cache = held * cache_bytes_per_chip(shape, op, layout)

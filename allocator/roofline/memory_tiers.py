@@ -4,7 +4,8 @@ $$\text{cost}_i(t) = \frac{kv}{C_i}\, p_i\, t + \frac{kv}{bw_i}\, w, \qquad
   \text{recompute} = \frac{(2N + a)\, T}{F e_c}\, w$$
 
 a in FLOP of attention per token of the prompt, kv in bytes, C_i in bytes and p_i in USD/s of the tier, t the hold
-time in s, w in USD/s of what waits while the cache comes back: the chip, or the tier alone if the chip has other work. Lecture, 01:57 to 02:02.
+time in s, w in USD/s of what waits while the cache comes back: the chip, or the tier alone if the chip has other work.
+Lecture, 01:57 to 02:02.
 """
 
 from collections.abc import Sequence

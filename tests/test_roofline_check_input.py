@@ -38,7 +38,8 @@ def written(folder: Path, *lines: str) -> Path:
         ({"n_chips": 1.5}, "chips: got 1.5; must be a whole number"),
         ({"mode": "disagg", "n_decode_chips": 2.5}, "chips: got 2.5; must be a whole number"),
         ({"concurrency": 2.5}, "concurrency: got 2.5; must be a whole number"),
-        ({"input_len": 131073}, "input length: got 131,073; llama-3.1-70b takes at most 131,072 tokens"),
+        ({"input_len": 130573}, "input and output: got 131,073 tokens; llama-3.1-70b takes at most 131,072"),
+        ({"output_len": 130073}, "input and output: got 131,073 tokens; llama-3.1-70b takes at most 131,072"),
     ],
 )  # fmt: skip
 def test_runs_that_cannot_have_been_are_left_out(changed, why: str):

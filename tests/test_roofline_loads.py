@@ -2,6 +2,7 @@
 
 import math
 import re
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +11,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from allocator import catalog
 from allocator.errors import CatalogError
 from allocator.optimum.planning import solve
 from allocator.roofline.accelerator import Accelerator
 from allocator.roofline.layout import Layout
-from allocator.roofline.loads import fullest
+from allocator.roofline.loads import expert_sequences, fullest, group_sequences, held_sequences
 from allocator.roofline.memory import cache_bytes_per_chip, free_bytes, weight_bytes_per_chip
 from allocator.roofline.operation import Operation
 from allocator.roofline.prefill import prefill_step
@@ -137,6 +140,22 @@ def test_the_fullest_group_counts():
     assert at.tokens_per_s_per_chip == pytest.approx(9 / 8 / at.step_time_s, rel=1e-12)
     full = float(free_bytes(made("llama-3.1-8b"), operation(9.0), Layout()))
     assert full == pytest.approx(8 * (0.9 * 141e9 - 2 * LLAMA_8B - 2 * 4096 * 131072), rel=1e-4)
+
+
+@given(st.integers(1, 300), st.sampled_from([1, 2, 4]), st.sampled_from([1, 2, 4]), st.sampled_from([1, 2, 4]),
+       st.sampled_from([1, 2, 3]))  # fmt: skip
+def test_loads_are_those_of_sequences_dealt_out(batch: int, tensor: int, groups: int, sets: int, stages: int):
+    """Deal sequences to sets of experts, then to micro-batches, then to the groups on a set, and count the fullest."""
+    met, own = Counter(), Counter()
+    for i in range(batch):
+        place = (i % sets, i // sets % stages)
+        met[place] += 1
+        own[(*place, i // (sets * stages) % groups)] += 1
+    op = operation(float(batch), chips=float(tensor * groups * sets * stages))
+    layout = Layout(float(tensor), float(tensor * groups), float(stages))
+    assert float(group_sequences(op, layout)) == max(own.values())
+    assert float(expert_sequences(op, layout)) == max(met.values())
+    assert float(held_sequences(op, layout)) == math.ceil(batch / (groups * sets))
 
 
 def test_fullest_is_exact_at_whole_numbers_and_linear_between():

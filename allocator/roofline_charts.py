@@ -3,6 +3,7 @@
 import math
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import altair as alt
@@ -13,15 +14,19 @@ from allocator.charts import HEIGHT, WIDTH
 
 # Okabe and Ito's colours, which colour-blind eyes tell apart; each also has a shape or a dash of its own.
 BLUE, ORANGE, GREEN, RED, PURPLE, SKY = "#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#56b4e9"
+MOST_MARKS = 2000  # of one chart, 1 MB of SVG; of more, some are drawn by lot
 INK, GREY = "#333333", "#6b6b6b"
 PANEL = 330
+LEAST_SPAN = 4.0  # of an axis of times, highest over lowest
 
 
 def roof(points: pd.DataFrame, peak_flop_per_s: float, bytes_per_s: float, about: str) -> Any:
     """FLOP/s per chip against FLOP per byte under the roof; columns phase, label, intensity, flop_per_s."""
     ridge = peak_flop_per_s / bytes_per_s
     known = np.asarray(points["intensity"], float).tolist()
-    left, right = min([ridge / 300, *known]) / 1.6, max([ridge * 30, *known]) * 2.5
+    named = pd.DataFrame(points[points["label"] != ""])
+    room = [at / 20 for at in np.asarray(named["intensity"], float).tolist()]  # for the labels, left of their points
+    left, right = min([ridge / 500, *(at / 1.6 for at in known), *room]), max([ridge * 30, *known]) * 2.5
     low = min([left * bytes_per_s, *np.asarray(points["flop_per_s"], float)]) / 1.5
     x = _log(alt.X, "intensity", "arithmetic intensity (FLOP per byte of memory)", (left, right))
     y = _log(alt.Y, "flop_per_s", "FLOP/s per chip", (low, peak_flop_per_s * 3))
@@ -37,27 +42,25 @@ def roof(points: pd.DataFrame, peak_flop_per_s: float, bytes_per_s: float, about
     dots = alt.Chart(points).mark_point(size=75, filled=True, opacity=1)
     dots = dots.encode(x=x, y=y, tooltip=tips, color=colour.legend(orient="bottom"), shape=form.legend(orient="bottom"))
     layers: list[Any] = [roofline, dots]
-    # Each phase has its own side of its points, so that labels of different phases do not meet.
-    places: dict[str, dict[str, Any]] = {
-        "decode": {"align": "left", "dx": 9, "dy": 6},
-        "prefill": {"align": "right", "dx": 2, "dy": -15},
-        "training": {"align": "center", "dy": 16},
-    }
-    named = _apart(points)
-    for phase, mark in places.items():
-        layers += _labels(pd.DataFrame(named[named["phase"].str.startswith(phase)]), x, y, mark)
-    near = alt.InlineData(values=[{"intensity": left * 1.15, "flop_per_s": left * bytes_per_s * 7,
-                                   "label": f"memory: {bytes_per_s / 1e12:.3g} TB/s"}])  # fmt: skip
-    top = alt.InlineData(values=[{"intensity": right / 1.1, "flop_per_s": peak_flop_per_s * 2.1,
-                                  "label": f"dense peak: {peak_flop_per_s / 1e12:,.0f} TFLOP/s"}])  # fmt: skip
+    # The line rises from left to right and no point is above it, so left of and above a point there is room.
+    height = HEIGHT + 80
+    close = 14 / height * math.log10(peak_flop_per_s * 3 / low)  # decades that a line of text takes
+    merged = _merged(named, close)
+    under = merged["flop_per_s"] < 0.97 * np.minimum(peak_flop_per_s, merged["intensity"] * bytes_per_s)
+    layers += _labels(pd.DataFrame(merged[~under]), x, y, {"align": "right", "dx": -6, "dy": -8})
+    layers += _labels(pd.DataFrame(merged[under]), x, y, {"align": "center", "dy": -13})  # others may stand beside it
+    told = (f"dense peak: {peak_flop_per_s / 1e12:,.0f} TFLOP/s", f"memory: {bytes_per_s / 1e12:.3g} TB/s")
+    top = alt.InlineData(values=[{"intensity": right / 1.1, "flop_per_s": peak_flop_per_s * above, "label": words}
+                                 for above, words in zip((2.3, 1.5), told, strict=True)])  # fmt: skip
     foot = alt.InlineData(values=[{"intensity": ridge, "flop_per_s": low * 1.35, "label": f"{ridge:,.0f} FLOP/byte"}])
     said: dict[str, Any] = {"color": INK, "fontSize": 11}
-    layers.append(alt.Chart(near).mark_text(align="left", **said).encode(x=x, y=y, text="label:N"))
     layers.append(alt.Chart(top).mark_text(align="right", **said).encode(x=x, y=y, text="label:N"))
     layers.append(alt.Chart(foot).mark_text(align="left", dx=6, **said).encode(x=x, y=y, text="label:N"))
     layers.insert(0, alt.Chart(foot).mark_rule(color=GREY, strokeDash=[4, 4]).encode(x=x))
-    title = _title("Roofline", about, "right of the dashed line arithmetic binds, left of it memory")
-    return alt.layer(*layers, title=title).properties(width=WIDTH + 150, height=HEIGHT + 80)
+    remark = ("right of the dashed line arithmetic binds, left of it memory; a bound below the line: the network, the "
+              "busiest chip's share or fixed time binds; expected: as in measured serving")  # fmt: skip
+    title = _title("Roofline", about, remark)
+    return alt.layer(*layers, title=title).properties(width=WIDTH + 150, height=height)
 
 
 def batches(frame: pd.DataFrame, marks: Mapping[str, float], floors: Mapping[str, float], about: str) -> Any:
@@ -81,7 +84,7 @@ def batches(frame: pd.DataFrame, marks: Mapping[str, float], floors: Mapping[str
         ])  # fmt: skip
         values = np.asarray(long["value"], float)
         low, high = min(float(values.min()), floor), float(values.max())
-        ends = (low / (high / low) ** 0.1 / 1.1, high * 1.8)  # room for the labels
+        ends = (low / (high / low) ** 0.1 / 1.1, high * 1.3)
         x = _log(alt.X, "batch", "batch (sequences in a step)", span)
         y = _log(alt.Y, "value", words, ends)
         kinds = ["bound", "expected from measurements"]
@@ -99,12 +102,11 @@ def batches(frame: pd.DataFrame, marks: Mapping[str, float], floors: Mapping[str
         )
         for i, (name, at) in enumerate(inside.items()):
             beyond = at > math.sqrt(span[0] * span[1])
-            line = alt.Chart(alt.InlineData(values=[{"batch": at, "label": f"{name} {at:,.0f}"}]))
+            line = alt.Chart(alt.InlineData(values=[{"batch": at, "label": f"{name}: {at:,.0f}"}]))
             layers.append(line.mark_rule(color=INK, strokeDash=[3, 3] if i else [1, 0], strokeWidth=1).encode(x=x))
-            said: dict[str, Any] = {"align": "right" if beyond else "left", "dx": -4 if beyond else 4, "fontSize": 10}
-            high = alt.value(9 + 14 * i)
-            for text in (line.mark_text(stroke="white", strokeWidth=4, **said), line.mark_text(color=INK, **said)):
-                layers.append(text.encode(x=x, y=high, text="label:N"))
+            # Above the frame, a row each: there is no curve, no other line and no frame to run into.
+            text = line.mark_text(color=INK, align="right" if beyond else "left", fontSize=10)
+            layers.append(text.encode(x=x, y=alt.value(-7 - 13 * i), text="label:N"))
         panels.append(alt.layer(*layers).properties(width=PANEL, height=HEIGHT))
     remark = "dotted: a batch that does not fit in memory" if not fits.all() else ""
     return alt.hconcat(*panels, title=_title("What a larger batch buys", about, remark, width=2 * PANEL))
@@ -113,10 +115,12 @@ def batches(frame: pd.DataFrame, marks: Mapping[str, float], floors: Mapping[str
 def measured(frame: pd.DataFrame, about: str) -> Any:
     """Measured against predicted time per output token, of a check's rows."""
     both = np.concatenate([np.asarray(frame[name], float) for name in ("predicted_tpot_ms", "measured_tpot_ms")])
-    ends = (float(both.min()) / 1.15, float(both.max()) * 1.15)
+    margin = max(1.15, math.sqrt(LEAST_SPAN * both.min() / both.max()))  # few rows lie close together
+    ends = (float(both.min()) / margin, float(both.max()) * margin)
     x = _log(alt.X, "predicted_tpot_ms", "predicted time per output token (ms)", ends)
     y = _log(alt.Y, "measured_tpot_ms", "measured time per output token (ms)", ends)
-    drawn = frame[["id", "hardware", "model", "predicted_tpot_ms", "measured_tpot_ms", "error", "beats"]]
+    kept = _sample(np.asarray(frame["beats"] != ""), MOST_MARKS)
+    drawn = frame[["id", "hardware", "model", "predicted_tpot_ms", "measured_tpot_ms", "error", "beats"]].iloc[kept]
     names = sorted({*frame["model"]})
     colours = [BLUE, ORANGE, GREEN, RED, PURPLE, SKY, INK, "#b59f00"]
     forms = ["circle", "square", "diamond", "triangle-up", "cross", "triangle-down", "stroke", "wedge"]
@@ -142,19 +146,27 @@ def measured(frame: pd.DataFrame, about: str) -> Any:
         rings = alt.Chart(odd).mark_point(size=110, color=INK, strokeWidth=1.5, filled=False)
         layers.append(rings.encode(x=x, y=y, tooltip=[*tips, "beats:N"]))
     remark = "line: equal; dashed: twice and half" + ("; ringed: rows that beat the bound" if len(odd) else "")
+    remark += f"; {len(drawn):,} of {len(frame):,} rows drawn, by lot" if len(drawn) < len(frame) else ""
     title = _title("Measured against predicted", about, remark)
     return alt.layer(*layers, title=title).properties(width=WIDTH, height=WIDTH)
 
 
-def _apart(points: pd.DataFrame) -> pd.DataFrame:
-    """The points whose labels do not touch one before; those with a remark in brackets come first."""
-    phases, labels = ([str(value) for value in points[name]] for name in ("phase", "label"))
-    places = np.log10(np.asarray(points["intensity"], float))
-    kept: list[int] = []
-    for i in sorted(range(len(points)), key=lambda i: "(" not in labels[i]):
-        if labels[i] and all(abs(places[i] - places[j]) > 0.18 for j in kept if phases[j] == phases[i]):
-            kept.append(i)
-    return points.iloc[sorted(kept)]
+def _sample(first: np.ndarray, most: int) -> np.ndarray:
+    """Places of at most so many elements, the same ones each time; up to a quarter are of those that come first."""
+    if len(first) <= most:
+        return np.arange(len(first))
+    lot = np.random.default_rng(0).permutation(len(first))
+    ahead = lot[first[lot]][: most // 4]
+    return np.sort(np.concatenate([ahead, lot[~np.isin(lot, ahead)][: most - len(ahead)]]))
+
+
+def _merged(named: pd.DataFrame, close: float) -> pd.DataFrame:
+    """Labelled points; one too close to the next in height lends it its label."""
+    rows = named.sort_values("flop_per_s").to_dict("records")
+    for lower, upper in pairwise(rows):
+        if math.log10(upper["flop_per_s"] / lower["flop_per_s"]) < close:
+            upper["label"], lower["label"] = f"{lower['label']}, {upper['label']}", ""
+    return pd.DataFrame([row for row in rows if row["label"]], columns=list(named.columns))
 
 
 def _labels(frame: pd.DataFrame, x: Any, y: Any, mark: Mapping[str, Any]) -> Iterable[Any]:

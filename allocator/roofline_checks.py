@@ -1,8 +1,10 @@
 """Measured serving against the roofline: time per output token, row by row."""
 
+import csv
 import math
 import os
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -18,23 +20,25 @@ from allocator.catalog import Record
 from allocator.errors import CatalogError
 from allocator.outputs import finite
 from allocator.precision import require_float64
-from allocator.roofline.accelerator import Accelerator, accelerator
+from allocator.roofline import degrees
+from allocator.roofline.accelerator import Accelerator, accelerator, multiplied_in
 from allocator.roofline.calibration import SERVING, Calibration
-from allocator.roofline.memory import cache_bytes_per_chip, weight_bytes_per_chip
-from allocator.roofline.operation import Operation
-from allocator.roofline.prefill import prefill_step
+from allocator.roofline.layout import Layout
+from allocator.roofline.memory import fitting_batch
+from allocator.roofline.operation import USABLE_MEMORY, Operation
+from allocator.roofline.serving import LEAST_KV_BYTES, expected_step_s
 from allocator.roofline.shape import WEIGHT_BYTES, Shape, shape
-from allocator.roofline.step import StepTime, decode_step
+from allocator.roofline.step import decode_step
 
 if TYPE_CHECKING:
     import pandas as pd
 
-TEXTS = ("id", "source_kind", "hardware", "model", "precision", "mode")
+TEXTS = ("hardware", "model", "precision", "mode")
 NUMBERS = ("n_chips", "concurrency", "input_len", "output_len", "tpot_ms")
+OPTIONAL_TEXTS = ("id", "source_kind")
 OPTIONAL = ("n_decode_chips", "ttft_ms")
-SMALLEST_KV = 1.0  # bytes; the cache's dtype is not on record, and serving engines go down to 8 bits
-USABLE_MEMORY = 0.9  # of HBM
-WIDER = {"fp4": "fp8"}  # 4-bit weights on a chip without 4-bit arithmetic are multiplied at the next wider type
+MODES = ("agg", "disagg", "prefill")  # the last two by how the cell begins
+_NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _LACKING = {"n_chips": "chips", "concurrency": "concurrency", "input_len": "input length",
             "output_len": "output length", "tpot_ms": "time per output token"}  # fmt: skip
 
@@ -52,17 +56,24 @@ class Check:
     source: str
 
     def summary(self) -> list[dict[str, Any]]:
-        """Errors over all, by family of measurements and by model."""
+        """Errors over all, by family of measurements, by mode and by model."""
         groups = [("all", "all", list(self.rows))]
-        for kind in ("family", "model"):
+        for kind in ("family", "mode", "model"):
             names = sorted({row[kind] for row in self.rows})
             groups += [(kind, name, [row for row in self.rows if row[kind] == name]) for name in names]
         return [{"by": kind, "name": name} | _errors(rows) for kind, name, rows in groups]
 
-    def measured_over_predicted(self) -> dict[str, float]:
-        """Quantiles of measured over predicted time over all rows: the band of the calibration."""
-        ratios = [row["measured_tpot_ms"] / row["predicted_tpot_ms"] for row in self.rows]
+    def measured_over_predicted(self, mode: str | None = None) -> dict[str, float]:
+        """Quantiles of measured over predicted time, over all rows or those of a mode, agg or disagg: its band."""
+        ratios = [
+            row["measured_tpot_ms"] / row["predicted_tpot_ms"] for row in self.rows if mode in (None, row["mode"])
+        ]
         return {f"p{100 * q:.0f}": _quantile(ratios, q) for q in (0.1, 0.5, 0.9)}
+
+    @property
+    def modes(self) -> list[str]:
+        """Modes of the rows."""
+        return sorted({row["mode"] for row in self.rows})
 
     @property
     def beating(self) -> list[dict[str, Any]]:
@@ -79,7 +90,9 @@ class Check:
         """As `--json` prints it: every number finite or null."""
         values = {
             "schema": "allocator.roofline-check/1", "source": self.source, "summary": self.summary(),
-            "measured_over_predicted": self.measured_over_predicted(), "rows": list(self.rows),
+            "measured_over_predicted": self.measured_over_predicted(),
+            "measured_over_predicted_by_mode": {mode: self.measured_over_predicted(mode) for mode in self.modes},
+            "rows": list(self.rows),
             "unused": list(self.unused), "warnings": self.warnings(),
             "provenance": {name: version(name) for name in ("allocator", "jax")},
         }  # fmt: skip
@@ -95,17 +108,22 @@ class Check:
                             "is written; see `beats`"}]  # fmt: skip
 
 
+def counted(n: int, noun: str) -> str:
+    """So many of a noun."""
+    return f"{n:,} {noun}{'' if n == 1 else 's'}"
+
+
 def check(table: "str | Path | pd.DataFrame", *, calibration: Calibration = SERVING) -> Check:
-    r"""Predict and bound each measured time per output token.
+    """Predict and bound each measured time per output token.
 
-    `table` is a data frame, a CSV file or a shipped table's name, with columns as in `serving_measurements`.
+    `table` is a data frame, a CSV file or a shipped table's name, with columns as in `serving_measurements`; `id` and
+    `source_kind` may be missing.
 
-    $$TPOT = t_0 \cdot \text{layers} + \max(t_{mem}/e_m,\ t_{comp}/e_c) + t_{prefill}/e_c$$
-
-    at the context input + output/2 and the batch that the concurrency asks for and memory allows; the prefill share is
-    that of batch/output prompts a step, and 0 where other chips prefill. The bound has no fixed time, full efficiency,
-    no prefill, an 8-bit cache, no reading of the input embedding, and only those sequences that are decoded while
-    others wait for their first token.
+    The prediction is `serving.expected_step_s` at the context input + output/2 and the batch that the concurrency asks
+    for and memory allows, with batch/output prompts a step where the same chips read them. How a row's model was cut is
+    not on record: the layout is the one that `allocator roofline` chooses. The bound has no layout and no network, no
+    fixed time, full efficiency, no prefill, an 8-bit cache, no reading of the input embedding, and only those sequences
+    that are decoded while others wait for their first token.
     Raises `CatalogError` where a column is missing or a cell is no positive number.
     """
     require_float64()
@@ -114,18 +132,12 @@ def check(table: "str | Path | pd.DataFrame", *, calibration: Calibration = SERV
     if not usable:
         return Check((), tuple(unused), source)
     records = [row for row, *_ in usable]
-    shapes, chips = [drawn for _, drawn, _, _ in usable], [chip for *_, chip, _ in usable]
-    weight = jnp.asarray([WEIGHT_BYTES[row["precision"]] for row in records])
-    kv = jnp.maximum(weight, SMALLEST_KV)
-    own = {name: jnp.asarray([row[name] for row in records], float) for name in (*NUMBERS, "ttft_ms", "chips")}
-    stacked, chip = _stack(shapes), _stack(chips)
-    busy = own["output_len"] * own["tpot_ms"]
-    decoding = busy / (jnp.nan_to_num(own["ttft_ms"]) + busy)  # of a sequence's life
-    aggregated = jnp.asarray([row["mode"] == "agg" for row in records], float)
-    out = _times(stacked, chip, own, weight, kv, decoding, aggregated, calibration)
-    told = {name: np.asarray(value) for name, value in out.items()}
+    told = {name: np.asarray(value) for name, value in _times(*_arrays(usable), calibration).items()}
     rows = []
-    for i, (row, _, _, names) in enumerate(usable):
+    for i, (row, drawn, chip, names) in enumerate(usable):
+        if not told["held"][i]:
+            unused.append({"id": row["id"], "why": _too_large(row, drawn, chip)})
+            continue
         predicted, bound = 1e3 * float(told["predicted"][i]), 1e3 * float(told["bound"][i])
         measured = row["tpot_ms"]
         rows.append({
@@ -133,49 +145,86 @@ def check(table: "str | Path | pd.DataFrame", *, calibration: Calibration = SERV
             "precision": row["precision"], "mode": row["mode"], "chips": row["chips"],
             "concurrency": row["concurrency"], "batch": float(told["batch"][i]),
             "context": row["input_len"] + row["output_len"] / 2,
+            "tensor": float(told["tensor"][i]), "expert": float(told["expert"][i]),
             "predicted_tpot_ms": predicted, "measured_tpot_ms": measured, "error": predicted / measured - 1,
             "ideal_tpot_ms": bound, "ideal_over_measured": bound / measured,
-            "beats": _why(row, float(told["fits"][i])) if measured < bound else "",
+            "beats": _why(records[i], float(told["fits"][i])) if measured < bound else "",
         })  # fmt: skip
     return Check(tuple(rows), tuple(unused), source)
 
 
+def predictor(table: "str | Path | pd.DataFrame") -> tuple[list[dict[str, Any]], Callable[[Calibration], np.ndarray]]:
+    """Rows that can be predicted, and their predicted seconds per output token as a function of the constants.
+
+    The function compiles once, however often its constants change: it is what a fit wants.
+    """
+    rows = list(check(table).rows)
+    kept = {row["id"] for row in rows}
+    usable = [row for row in _sort_out(_read(table)[0])[0] if row[0]["id"] in kept]
+    arrays = _arrays(usable)
+
+    def predicted(calibration: Calibration) -> np.ndarray:
+        traced = jax.tree.map(lambda leaf: jnp.asarray(leaf, float), calibration)
+        return np.asarray(_times(*arrays, traced)["predicted"])
+
+    return rows, predicted
+
+
+def _arrays(usable: Sequence[tuple[Any, ...]]) -> tuple[Shape, Accelerator, Layout, dict[str, jax.Array]]:
+    """Shapes, chips, layouts to choose from, and figures of the rows, a row an element."""
+    records = [row for row, *_ in usable]
+    chips = [chip for _, _, chip, _ in usable]
+    weight = jnp.asarray([WEIGHT_BYTES[row["precision"]] for row in records])
+    own = {name: jnp.asarray([row[name] for row in records], float) for name in (*NUMBERS, "ttft_ms", "chips")}
+    busy = own["output_len"] * own["tpot_ms"]
+    own["decoding"] = busy / (jnp.nan_to_num(own["ttft_ms"]) + busy)  # of a sequence's life
+    own["aggregated"] = jnp.asarray([row["mode"] == "agg" for row in records], float)
+    own["weight"], own["kv"] = weight, jnp.maximum(weight, LEAST_KV_BYTES)
+    known: dict[tuple[Any, ...], list[Layout]] = {}
+    for row, drawn, chip, names in usable:
+        if (key := (*names, row["chips"])) not in known:
+            known[key] = degrees.layouts(drawn, chip, row["chips"])
+    longest = max(map(len, known.values()))
+    stacked = {key: degrees.stack(choices, longest) for key, choices in known.items()}
+    choices = [stacked[(*names, row["chips"])] for row, _, _, names in usable]
+    return _stack([drawn for _, drawn, _, _ in usable]), _stack(chips), _stack(choices), own
+
+
 @eqx.filter_jit
-def _times(shapes: Shape, chips: Accelerator, own, weight, kv, decoding, aggregated, calibration: Calibration):
-    def one(shape, chip, own, weight, kv, decoding, aggregated):
-        context = own["input_len"] + own["output_len"] / 2
+def _times(shapes: Shape, chips: Accelerator, layouts: Layout, own, calibration: Calibration):
+    return jax.vmap(lambda shape, chip, layout, row: _row(shape, chip, layout, row, calibration))(
+        shapes, chips, layouts, own
+    )
 
-        def operation(batch, length, cache):
-            blank = Operation(chip, 1.0, 1.0, 1.0, 1.0, 1.0, usable_memory=USABLE_MEMORY)
-            values = (own["chips"], batch, length, weight, cache)
-            fields = ("chips", "batch", "context", "bytes_per_weight", "bytes_per_kv_element")
-            return eqx.tree_at(lambda op: tuple(getattr(op, name) for name in fields), blank, values)
 
-        def fitting(cache):
-            op = operation(1.0, context, cache)
-            room = chip.hbm_bytes * USABLE_MEMORY - weight_bytes_per_chip(shape, op)
-            return jnp.maximum(jnp.floor(room / cache_bytes_per_chip(shape, op)), 1.0)
+def _row(shape: Shape, chip: Accelerator, choices: Layout, own, calibration: Calibration):
+    context = own["input_len"] + own["output_len"] / 2
 
-        fits = fitting(kv)
-        batch = jnp.minimum(own["concurrency"], fits)
-        prompts = batch / own["output_len"]
-        prefill: StepTime = prefill_step(shape, operation(prompts, own["input_len"], kv))
-        step = decode_step(shape, operation(batch, context, kv))
-        predicted = calibration.step_s(step, shape.dimensions.layers, prefill.compute_s * aggregated)
-        fits_least = fitting(SMALLEST_KV)
-        least = jnp.maximum(jnp.minimum(own["concurrency"] * decoding, fits_least), 1.0)
-        # A look-up reads a few rows of the input embedding, not all of it.
-        light = eqx.tree_at(lambda s: s.n_shared, shape, shape.n_shared - (shape.n_active - shape.n_compute))
-        bound = decode_step(light, operation(least, context, SMALLEST_KV)).step_s
-        return {"predicted": predicted, "bound": bound, "batch": batch, "fits": fits_least}
+    def operation(batch, cache):
+        blank = Operation(chip, 1.0, 1.0, 1.0, 1.0, 1.0)
+        values = (own["chips"], batch, context, own["weight"], cache)
+        fields = ("chips", "batch", "context", "bytes_per_weight", "bytes_per_kv_element")
+        return eqx.tree_at(lambda op: tuple(getattr(op, name) for name in fields), blank, values)
 
-    return jax.vmap(one)(shapes, chips, own, weight, kv, decoding, aggregated)
+    layout, held = degrees.best(shape, operation(own["concurrency"], own["kv"]), choices)
+    batch = jnp.maximum(held, 1.0)
+    prompts = own["aggregated"] * batch / own["output_len"]
+    predicted = expected_step_s(shape, operation(batch, own["kv"]), layout, prompt=own["input_len"],
+                                prompts_per_step=prompts, calibration=calibration)  # fmt: skip
+    fits = jnp.maximum(fitting_batch(shape, operation(1.0, LEAST_KV_BYTES)), 1.0)
+    least = jnp.maximum(jnp.minimum(own["concurrency"] * own["decoding"], fits), 1.0)
+    # A look-up reads a few rows of the input embedding, not all of it.
+    light = eqx.tree_at(lambda s: s.n_shared, shape, shape.n_shared - (shape.n_active - shape.n_compute))
+    bound = decode_step(light, operation(least, LEAST_KV_BYTES)).step_s
+    return {"predicted": predicted, "bound": bound, "batch": batch, "held": held, "fits": fits, "tensor": layout.tensor,
+            "expert": layout.expert}  # fmt: skip
 
 
 def _sort_out(frame: "pd.DataFrame") -> tuple[list[tuple[Any, ...]], list[dict[str, str]]]:
     """Rows that can be predicted, each with its shape, chip and their names; and the others, each with the reason."""
     usable, unused = [], []
     known: dict[tuple[str, str, str], tuple[Shape, Accelerator, tuple[str, str]] | str] = {}
+    longest: dict[str, float] = {}
     for row in _rows(frame):
         kind = (row["hardware"], row["model"], row["precision"])
         if (why := _lacks(row)) is None:
@@ -185,42 +234,62 @@ def _sort_out(frame: "pd.DataFrame") -> tuple[list[tuple[Any, ...]], list[dict[s
             if isinstance(found, str):
                 why = found
             else:
-                usable.append((row, *found))
+                name = found[-1][1]
+                if name not in longest:
+                    longest[name] = _number_or(catalog.find("models", name).fields.get("max_context_tokens"), math.inf)
+                length = row["input_len"] + row["output_len"]
+                if length > longest[name]:
+                    why = f"input and output: got {length:,.0f} tokens; {name} takes at most {longest[name]:,.0f}"
+                else:
+                    usable.append((row, *found))
         if why is not None:
             unused.append({"id": row["id"], "why": why})
     return usable, unused
 
 
+def _number_or(value: Any, default: float) -> float:
+    return value if isinstance(value, float) else default
+
+
 def _rows(frame: "pd.DataFrame"):
     """Rows as plain values; raises at the first cell that is no positive number."""
-    columns = [name for name in (*TEXTS, *NUMBERS, *OPTIONAL) if name in frame.columns]
+    import pandas as pd
+
+    texts = (*OPTIONAL_TEXTS, *TEXTS)
+    columns = [name for name in (*texts, *NUMBERS, *OPTIONAL) if name in frame.columns]
     for number, cells in enumerate(zip(*(frame[name].tolist() for name in columns), strict=True), 1):
-        row: dict[str, Any] = dict.fromkeys(OPTIONAL, math.nan)
+        row: dict[str, Any] = {**dict.fromkeys(OPTIONAL_TEXTS, ""), **dict.fromkeys(OPTIONAL, math.nan)}
         for name, cell in zip(columns, cells, strict=True):
-            text = "" if cell is None or cell != cell else str(cell).strip()
-            row[name] = text if name in TEXTS else _number(text, f"row {number} ({row.get('id', '')}): {name}")
-        row["id"] = row["id"] or f"row {number}"
+            text = "" if pd.isna(cell) is True else str(cell).strip()
+            row[name] = text if name in texts else _number(text, f"row {number}{_named(row)}: {name}")
+        row["id"], row["source_kind"] = row["id"] or f"row {number}", row["source_kind"] or "not stated"
         row["precision"], row["mode"] = row["precision"].lower(), row["mode"].lower()
-        row["chips"] = row["n_decode_chips"] if row["mode"].startswith("disagg") else row["n_chips"]
-        row["mode"] = "disagg" if row["mode"].startswith("disagg") else row["mode"]
+        begins = (mode for mode in MODES[1:] if row["mode"].startswith(mode))
+        row["mode"] = next(begins, row["mode"])
+        row["chips"] = row["n_decode_chips"] if row["mode"] == "disagg" else row["n_chips"]
         yield row
+
+
+def _named(row: dict[str, Any]) -> str:
+    return f" ({row['id']})" if row["id"] else ""
 
 
 def _number(text: str, where: str) -> float:
     if not text:
         return math.nan
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
+    value = float(text) if _NUMBER.fullmatch(text) else math.nan
     if not (math.isfinite(value) and value > 0):
         raise CatalogError(f"{where}: got {text!r}; must be a number > 0, or blank where it is not known")
     return value
 
 
 def _lacks(row: dict[str, Any]) -> str | None:
-    if row["mode"].startswith("prefill"):
+    if row["mode"] == "prefill":
         return "prefill alone has no time per output token"
+    if row["mode"] not in MODES:
+        return (
+            f"mode: got {row['mode']!r}; must be agg (one set of chips reads prompts and decodes) or begin with disagg"
+        )
     for name, words in _LACKING.items():
         value = row["chips"] if name == "n_chips" else row[name]
         if math.isnan(value):
@@ -228,6 +297,9 @@ def _lacks(row: dict[str, Any]) -> str | None:
             return f"{part} not stated"
     if not row["precision"]:
         return "precision not stated"
+    for name, words in (("chips", "chips"), ("concurrency", "concurrency")):
+        if row[name] != int(row[name]):
+            return f"{words}: got {row[name]:g}; must be a whole number"
     return None
 
 
@@ -236,12 +308,7 @@ def _drawn(hardware: str, model: str, precision: str) -> tuple[Shape, Accelerato
         chip, record = _find("hardware", hardware), _find("models", model)
         if precision not in WEIGHT_BYTES:
             return f"precision {precision!r} is none of {', '.join(WEIGHT_BYTES)}"
-        try:
-            built = accelerator(chip, precision)
-        except CatalogError:
-            if precision not in WIDER:
-                raise
-            built = accelerator(chip, WIDER[precision])
+        built = accelerator(chip, multiplied_in(chip, precision))
         return shape(record), built, (chip.name, record.name)
     except CatalogError as error:
         return str(error)
@@ -253,6 +320,15 @@ def _find(kind: str, name: str) -> Record:
         if str(record.fields.get("name", "")).lower() == name.lower():
             return record
     return catalog.find(kind, name)
+
+
+def _too_large(row: dict[str, Any], drawn: Shape, chip: Accelerator) -> str:
+    """What to say where not one sequence fits however the chips are cut."""
+    size, usable = WEIGHT_BYTES[row["precision"]], row["chips"] * chip.hbm_bytes * USABLE_MEMORY
+    weights = float(drawn.total_bytes(size))
+    what = "weights" if weights > usable else "weights and one sequence's cache"
+    return (f"memory of {counted(int(row['chips']), 'chip')} does not hold the {what} in any layout: "
+            f"{weights / 1e9:,.0f} GB of weights in {row['precision']}, {usable / 1e9:,.0f} GB usable")  # fmt: skip
 
 
 def _why(row: dict[str, Any], fits: float) -> str:
@@ -271,19 +347,42 @@ def _read(table: "str | Path | pd.DataFrame") -> tuple["pd.DataFrame", str]:
     else:
         path, source = _path(str(table)), str(table)
         try:
-            frame = pd.read_csv(path, dtype=str, keep_default_na=False)
-        except (ValueError, OSError, pd.errors.ParserError) as error:  # UnicodeDecodeError is a ValueError
+            with path.open(encoding="utf-8-sig", newline="") as file:
+                lines = [cells for cells in csv.reader(file, strict=True) if cells]
+            if not lines:
+                raise ValueError("it is empty")
+        except (ValueError, OSError, csv.Error) as error:  # UnicodeDecodeError is a ValueError
             first = str(getattr(error, "strerror", None) or error).strip().splitlines()[0]
             raise CatalogError(f"{source}: is not a CSV table in UTF-8: {first}") from None
-    missing = [name for name in (*TEXTS, *NUMBERS) if name not in frame.columns]
+        header, *lines = lines
+        _columns(source, header)
+        for number, cells in enumerate(lines, 1):
+            if len(cells) != len(header):
+                raise CatalogError(f"{source}: row {number}: got {len(cells)} cells; must be {len(header)}, as many as "
+                                   "there are column names")  # fmt: skip
+        return _checked(pd.DataFrame(lines, columns=header, dtype=object), source), source
+    _columns(source, list(frame.columns))
+    return _checked(frame, source), source
+
+
+def _columns(source: str, names: Sequence[Any]) -> None:
+    """Raise where a column is missing or two have one name."""
+    missing = [name for name in (*TEXTS, *NUMBERS) if name not in names]
     if missing:
         raise CatalogError(f"{source}: column{'' if len(missing) == 1 else 's'} {', '.join(missing)} missing; "
                            "see: allocator catalog data serving_measurements")  # fmt: skip
+    twice = [name for name in dict.fromkeys(names) if name != "" and list(names).count(name) > 1]
+    if twice:
+        raise CatalogError(f"{source}: {', '.join(map(str, twice))}: more than one column has this name")
+
+
+def _checked(frame: "pd.DataFrame", source: str) -> "pd.DataFrame":
+    """The frame, if all of its cells can be read."""
     try:
         list(_rows(frame))
     except CatalogError as error:
         raise CatalogError(f"{source}: {error}") from None
-    return frame, source
+    return frame
 
 
 def _path(name: str) -> Path:
@@ -298,13 +397,13 @@ def _path(name: str) -> Path:
 
 def _stack(modules: Sequence[Any]) -> Any:
     """Many modules as one whose numbers are arrays; None (no other attention in prompts) becomes what it stands for."""
+    where = {key: i for i, key in enumerate(dict.fromkeys(id(one) for one in modules))}
     filled = [
         eqx.tree_at(lambda m: m.attention_flop_prompt, one, one.attention_flop, is_leaf=lambda leaf: leaf is None)
         if isinstance(one, Shape) and one.attention_flop_prompt is None
         else one
         for one in {id(one): one for one in modules}.values()
     ]
-    where = {key: i for i, key in enumerate(dict.fromkeys(id(one) for one in modules))}
     take = np.asarray([where[id(one)] for one in modules])
     return jax.tree.map(lambda *leaves: jnp.asarray(leaves, float)[take], *filled)
 

@@ -59,14 +59,14 @@ def decode_mfu(n: float) -> float:
 
 
 def prefill_mfu(n: float) -> float:
-    attention = A0 * (n / N0) ** (2 / 3) * CONTEXT / 2
+    attention = A0 * (n / N0) ** (2 / 3) * (CONTEXT + 1) / 2  # a token sees itself too
     memory = 2 * n / (CHIPS * BANDWIDTH * MEMORY)
     compute = BATCH * CONTEXT * (2 * n * COUNTED + attention) / (CHIPS * PEAK * COMPUTE)
     return 2 * n * COUNTED * BATCH * CONTEXT / (CHIPS * PEAK * max(memory, compute))
 
 
 def training_mfu(n: float) -> float:
-    return TRAIN * 6 * n * COUNTED / (6 * n * COUNTED + 3 * A0 * (n / N0) ** (2 / 3) * CONTEXT / 2)
+    return TRAIN * 6 * n * COUNTED / (6 * n * COUNTED + 3 * A0 * (n / N0) ** (2 / 3) * (CONTEXT + 1) / 2)
 
 
 def rl_mfu(n: float) -> float:

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from allocator import roofline_charts, roofline_report
+from allocator import roofline_charts, roofline_curves, roofline_pages
 from allocator.charts import pictures
 from allocator.roofline_checks import check
 from allocator.rooflines import roofline
@@ -19,12 +19,12 @@ def llama():
 
 @pytest.fixture(scope="module")
 def tables(llama) -> dict[str, pd.DataFrame]:
-    return {"roof": roofline_report.roof_points(llama), "batches": roofline_report.batch_curve(llama)}
+    return {"roof": roofline_curves.roof_points(llama), "batches": roofline_curves.batch_curve(llama)}
 
 
 @pytest.fixture(scope="module")
 def drawn(llama, tables) -> dict[str, str]:
-    charts = roofline_report.charts_of(llama, tables)
+    charts = roofline_pages.charts_of(llama, tables)
     return {name: str(pictures({name: chart})[f"{name}.svg"]) for name, chart in charts.items()}
 
 
@@ -52,8 +52,8 @@ def test_no_point_is_above_the_roof(llama, tables):
 
 def test_intensity_of_prefill_by_hand(tables):
     """T tokens in bf16: T (2 N + a T/2) FLOP over 2 N_total bytes."""
-    point = tables["roof"][tables["roof"]["phase"] == "prefill of one prompt"].iloc[-1]
-    flop = 1024 * (2 * 69501714432 + 4 * 128 * 64 * 80 * 512)
+    point = tables["roof"][tables["roof"]["phase"] == "prefill of 1,024 tokens, bound"].iloc[-1]
+    flop = 1024 * (2 * 69501714432 + 4 * 128 * 64 * 80 * 512.5)
     assert point["intensity"] == pytest.approx(flop / (2 * 70552387584), rel=1e-9)
 
 
@@ -71,18 +71,36 @@ def test_curve_starts_and_ends_at_its_floors(llama, tables):
 
 def test_a_chip_without_a_price_counts_chip_seconds():
     found = roofline("gb200-nvl72", "deepseek-v3", chips=8, batch=64, dtype="fp8")
-    tables = {"roof": roofline_report.roof_points(found), "batches": roofline_report.batch_curve(found)}
-    picture = str(pictures(roofline_report.charts_of(found, tables))["batches.svg"])
+    tables = {"roof": roofline_curves.roof_points(found), "batches": roofline_curves.batch_curve(found)}
+    picture = str(pictures(roofline_pages.charts_of(found, tables))["batches.svg"])
     assert "chip-seconds per million output tokens" in picture
 
 
-def test_labels_keep_apart():
-    points = pd.DataFrame({"phase": "decode, bound", "label": ["batch 9", "batch 10 (asked)", "batch 90"],
-                           "intensity": [9.0, 10.0, 90.0], "flop_per_s": [1e13, 1.1e13, 1e14]})  # fmt: skip
+def test_labels_that_would_touch_are_one_label():
+    points = pd.DataFrame({"phase": "decode, bound", "label": ["batch 9 (asked)", "batch 10 (largest)", ""],
+                           "intensity": [9.0, 10.0, 90.0], "flop_per_s": [2.7e13, 3e13, 2.7e14]})  # fmt: skip
     picture = str(pictures({"r": roofline_charts.roof(points, 1e15, 3e12, "about")})["r.svg"])
-    assert "batch 10 (asked)" in picture
-    assert "batch 90<" in picture
-    assert "batch 9<" not in picture
+    assert picture.count("batch 9 (asked), batch 10 (largest)<") == 2  # the ink and its halo
+    points["flop_per_s"], points["intensity"] = [2.7e12, 3e13, 2.7e14], [0.9, 10.0, 90.0]
+    apart = str(pictures({"r": roofline_charts.roof(points, 1e15, 3e12, "about")})["r.svg"])
+    assert apart.count("batch 9 (asked)<") == apart.count("batch 10 (largest)<") == 2
+
+
+def test_labels_of_batches_stand_above_the_frame(llama, tables):
+    """Where there is no curve, no other line and no frame."""
+    picture = str(pictures(roofline_pages.charts_of(llama, tables))["batches.svg"])
+    heights = re.findall(
+        r'<text[^>]*transform="translate\([-\d.]+,(-[\d.]+)\)"[^>]*>(largest that fits|critical): ', picture
+    )
+    assert sorted({float(height) for height, _ in heights}) == [-17, -4]  # pixels, of the feet of the letters
+
+
+def test_one_row_spans_a_factor_of_four():
+    frame = check("serving_measurements").to_frame().head(1)
+    chart = roofline_charts.measured(frame, "1 row").to_dict()
+    low, high = chart["layer"][0]["encoding"]["x"]["scale"]["domain"]
+    assert high / low >= 4 * (1 - 1e-12)
+    assert low < min(frame["measured_tpot_ms"].iloc[0], frame["predicted_tpot_ms"].iloc[0])
 
 
 def test_measured_against_predicted_has_a_point_a_row_and_rings_what_beats_the_bound():

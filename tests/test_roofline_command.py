@@ -41,6 +41,28 @@ def test_text_says_what_binds_and_what_it_costs(cli):
     assert max(map(len, out.splitlines())) <= 120
 
 
+def test_help_is_whole(cli):
+    for arguments in (("roofline", "--help"), ("roofline", "check", "--help")):
+        code, out, _ = cli(*arguments)
+        assert code == 0
+        assert "..." not in out.replace("[ARGS]...", "")
+
+
+def test_piped_text_has_no_trailing_blanks_and_no_empty_latency(cli):
+    for arguments in (LLAMA, (*LLAMA, "--hardware", "h20-sxm"), ("roofline", "check", "serving_measurements")):
+        _, out, _ = cli(*arguments)
+        assert not [line for line in out.splitlines() if line != line.rstrip()]
+        assert "latency" not in out
+
+
+def test_expected_cost_time_and_price_are_said(cli):
+    _, out, _ = cli(*LLAMA, "--usd-per-chip-hour", "2", "--output", "1000")
+    assert out.count("  expected  ") == 4  # time per token and to the first, USD per output and per prompt
+    assert "8 of 10 rows it was fitted to; prompts on the same chips" in out
+    assert "at 2 USD per chip-hour" in out
+    assert re.search(r"MFU of decode +0\.(0\d\d|\d\d) ", out)
+
+
 @pytest.mark.parametrize("more", [(), ("--hardware", "gb200-nvl72"), ("--context", "131072", "--batch", "1")])
 def test_json_has_every_key_of_the_interface(cli, more):
     code, out, _ = cli(*LLAMA, *more, "--json")
@@ -71,6 +93,12 @@ def test_files(cli, tmp_path: Path):
         ((*LLAMA, "--batch", "1000"), "the largest batch that fits is 324"),
         ((*LLAMA, "--model", "llama"), "did you mean llama-3.1"),
         ((*LLAMA, "--chips", "0"), "roofline.chips: got 0"),
+        (
+            ("roofline", "--hardware", "h100-sxm", "--model", "llama-3.1-70b"),
+            "roofline.chips: got 1; at least 2 are needed in bf16",
+        ),
+        ((*LLAMA, "check", "serving_measurements"), "--hardware, --model, --chips, --batch: must come after check"),
+        (("roofline", "--json", "check", "serving_measurements"), "--json: must come after check"),
         (("roofline", "check", "none.csv"), "none.csv: no such file"),
         (("roofline", "check", "serving"), "did you mean serving_measurements"),
     ],
@@ -85,8 +113,8 @@ def test_wrong_input_is_one_line(cli, arguments, said: str):
 def test_check_of_the_shipped_table(cli, tmp_path: Path):
     code, out, err = cli("roofline", "check", "serving_measurements", "--out", str(tmp_path / "c"))
     assert (code, err) == (0, "")
-    assert "1,936 measured rows" in out
-    assert "Not used: 1,060 rows" in out
+    assert "1,914 measured rows" in out
+    assert "Not used: 1,082 rows" in out
     names = {path.name for path in (tmp_path / "c").iterdir()}
     assert names == {"check.csv", "errors.csv", "unused.csv", "check.json", "check.svg", "check.png"}
     found = strict((tmp_path / "c" / "check.json").read_text(encoding="utf-8"))

@@ -20,6 +20,7 @@ from allocator.roofline.crossovers import (
     flop_per_byte,
 )
 from allocator.roofline.operation import Operation
+from allocator.roofline.prefill import prefill_step
 from allocator.roofline.price_steps import price_steps
 from allocator.roofline.shape import Dimensions, Shape, shape
 from allocator.roofline.step import decode_step
@@ -35,7 +36,7 @@ def dense(n: float, kv: float, attention: float) -> Shape:
 
 @pytest.mark.parametrize(("chip", "dtype", "bytes_"), [("h100-sxm", "fp8", 1693), ("h100-sxm", "bf16", 3387)])
 def test_cache_bytes_at_200k_of_100b(chip: str, dtype: str, bytes_: float):
-    """roofline.md, section 9, and the note of P02: H100 fp8 1,693, bf16 3,387."""
+    """2 N bw/(F c) in the catalogue's figures, and the note of P02 (lecture_claims.csv): fp8 1,693, bf16 3,387."""
     r = flop_per_byte(accelerator(CHIPS[chip], dtype))
     assert float(balanced_cache_bytes(1e11, 2e5, r)) == pytest.approx(bytes_, rel=5e-4)
 
@@ -89,12 +90,12 @@ def test_limits():
 
 
 def test_attention_equals_weights():
-    """roofline.md's errata: 54k for Llama-3-70B: (2 x 70.55e9 - 2 x 1.05e9)/(4 x 128 x 64 x 80)."""
+    """54k for Llama-3-70B, the recomputed P07: (2 x 70.55e9 - 2 x 1.05e9)/(4 x 128 x 64 x 80)."""
     llama = shape(MODELS["llama-3.1-70b"])
     want = 2 * (70552387584 - 128256 * 8192) / (4 * 128 * 64 * 80)
     assert float(attention_equals_weights_context(llama)) == pytest.approx(want, rel=1e-12)
     assert want == pytest.approx(54e3, rel=0.02)
-    assert float(attention_equals_weights_context(llama, causal=True)) == pytest.approx(2 * want, rel=1e-12)
+    assert float(attention_equals_weights_context(llama, causal=True)) == pytest.approx(2 * want - 1, rel=1e-12)
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -103,6 +104,15 @@ def test_at_that_context_the_step_s_terms_are_equal(name: str):
     model = shape(MODELS[name])
     context = float(attention_equals_weights_context(model))
     step = decode_step(model, Operation(Accelerator(1e15, 8e10, 1e12), 1.0, 1.0, context, 1.0, 1.0))
+    assert float(step.attention_s) == pytest.approx(float(step.linear_s), rel=1e-12)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_in_a_sequence_of_that_length_so_are_the_terms_of_a_prefill(name: str):
+    """Its pairs of query and key counted exactly, windows included."""
+    model = shape(MODELS[name])
+    length = float(attention_equals_weights_context(model, causal=True))
+    step = prefill_step(model, Operation(Accelerator(1e15, 8e10, 1e12), 1.0, 1.0, length, 1.0, 1.0))
     assert float(step.attention_s) == pytest.approx(float(step.linear_s), rel=1e-12)
 
 

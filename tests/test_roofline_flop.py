@@ -14,6 +14,7 @@ from slopes import assert_slopes
 
 from allocator import catalog
 from allocator.errors import CatalogError, LawError, RooflineError
+from allocator.roofline.accelerator import Accelerator
 from allocator.roofline.architecture import Architecture, architecture
 from allocator.roofline.flop import (
     attention_flop,
@@ -28,7 +29,10 @@ from allocator.roofline.flop import (
     utilisation,
 )
 from allocator.roofline.leverage import ExpertLeverage
+from allocator.roofline.operation import Operation
+from allocator.roofline.prefill import prefill_step
 from allocator.roofline.shape import shape
+from allocator.roofline.training import training_mfu
 
 MODELS = {record.name: record for record in catalog.entries("models")}
 H100 = catalog.find("hardware", "h100-sxm")
@@ -233,3 +237,17 @@ def test_leverage_of_experts():
 
         want = (float(along(math.log(at) + h)) - float(along(math.log(at) - h))) / (2 * h)
         assert float(jax.grad(along)(math.log(at))) == pytest.approx(want, rel=1e-6, abs=1e-7)
+
+
+@pytest.mark.parametrize("name", ["gemma-3-27b", "gpt-oss-120b", "llama-4-maverick"])
+@pytest.mark.parametrize("length", [64, 1500, 20000])
+def test_prefill_and_training_count_the_pairs_that_windows_leave(name: str, length: int):
+    """Each token sees itself and those before it, in windows the last w of them, summed one by one."""
+    model, op = shape(MODELS[name]), Operation(Accelerator(1e15, 8e10, 1e12), 1.0, 1.0, float(length), 2.0, 2.0)
+    seen = np.arange(1, length + 1)
+    window = float(model.window)
+    pairs = [seen.sum(), np.minimum(seen, window).sum()]
+    flop = float(model.full_attention_flop_prompt) * pairs[0] + float(model.attention_flop_window) * pairs[1]
+    assert float(prefill_step(model, op).attention_s) * 1e15 == pytest.approx(flop, rel=1e-12)
+    linear = 6 * float(model.n_compute)
+    assert float(training_mfu(model, op)) == pytest.approx(linear / (linear + 3 * flop / length), rel=1e-12)

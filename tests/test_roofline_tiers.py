@@ -49,9 +49,9 @@ def test_costs_by_hand():
 
 
 def test_recomputing_by_hand():
-    """2 x 1e11 x 1e4 FLOP at 1e15 x 0.5/s are 4 s of 0.001 USD/s; attention of 1e6 a pair adds 1e6 x 1e8/2 FLOP."""
+    """2 x 1e11 x 1e4 FLOP at 1e15 x 0.5/s are 4 s of 0.001 USD/s; attention of 5e9 a token adds 5e9 x 1e4 FLOP."""
     assert float(recompute_usd(1e11, 1e4, CHIP, efficiency=0.5)) == pytest.approx(4e-3, rel=1e-13)
-    more = float(recompute_usd(1e11, 1e4, CHIP, efficiency=0.5, attention_flop=1e6))
+    more = float(recompute_usd(1e11, 1e4, CHIP, efficiency=0.5, attention_flop_per_token=5e9))
     assert more == pytest.approx(4e-3 * (1 + 5e13 / 2e15), rel=1e-13)
 
 
@@ -117,7 +117,7 @@ def test_gradients_match_central_differences():
         c, b, p, kv, t, w, n, tokens, e = jnp.exp(x)
         tier = MemoryTier(c, b, p)
         chip = replace(CHIP, peak_flop_per_s=1e3 * c)
-        again = recompute_usd(n, tokens, chip, efficiency=e, attention_flop=b)
+        again = recompute_usd(n, tokens, chip, efficiency=e, attention_flop_per_token=b)
         return (cost_usd(tier, kv, t, w) + again + jnp.log(break_even_s(tier, MemoryTier(2 * c, b / 2, p), w))
                 + implied_fetched_bytes(w, n, c, tier) + recompute_break_even_s(tier, kv, w, again))  # fmt: skip
 

@@ -5,9 +5,12 @@ import math
 import equinox as eqx
 
 from allocator import precision  # noqa: F401  (float64 before the first array)
-from allocator.catalog import Record, dense_peak_flop_per_s
+from allocator.catalog import PEAKS, Record, dense_peak_flop_per_s
 from allocator.errors import CatalogError
 from allocator.laws.checks import require_positive
+
+# Weights that a chip cannot multiply as they are go to the next wider type that it has.
+WIDER = {"fp4": "fp8"}
 
 
 class Accelerator(eqx.Module):
@@ -44,3 +47,13 @@ def accelerator(record: Record, dtype: str) -> Accelerator:
     prices = {"usd_per_chip_hour": record.fields.get("usd_per_chip_hour"), "power_w": record.fields.get("tdp_w")}
     known = {name: value for name, value in prices.items() if isinstance(value, float)}
     return Accelerator(peak, **figures, **links, **known)
+
+
+def multiplied_in(record: Record, weights: str) -> str:
+    """The dtype in which a chip multiplies weights of a dtype: its own, or the next wider where the chip lacks that."""
+    wider = WIDER.get(weights, weights)
+    return weights if wider == weights or _has(record, weights) or not _has(record, wider) else wider
+
+
+def _has(record: Record, dtype: str) -> bool:
+    return isinstance(record.fields.get(PEAKS[dtype]), float)

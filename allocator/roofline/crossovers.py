@@ -4,22 +4,55 @@ With r = F e_c/(bw e_m) in FLOP/byte, B sequences of c tokens, kv bytes and a FL
 
 $$W + B\,c\,kv = \frac{B\,(2N + a c)}{r}$$
 
-Lecture, 00:10 to 00:20 and 01:36; roofline.md's sections 5 and 9. `n_compute` are active parameters that multiply.
+Lecture, 00:10 to 00:20 and 01:36. `n_compute` are active parameters that multiply. These closed forms have all weights
+read at any batch, and no layout; `batch_where_compute_binds` solves the step itself.
 """
 
+import equinox as eqx
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from allocator.roofline.accelerator import Accelerator
+from allocator.roofline.layout import Layout
+from allocator.roofline.operation import Operation
 from allocator.roofline.shape import Shape
+from allocator.roofline.step import decode_step
 
 Number = Float[Array, ""] | float
+LAST_LOG_BATCH = 30.0  # 1e13 sequences: beyond it nothing but the caches and what goes with them counts
 
 
 def flop_per_byte(chip: Accelerator, *, compute_efficiency: Number = 1.0, memory_efficiency: Number = 1.0):
     """FLOP that a chip computes while it reads a byte, r."""
     reached = jnp.asarray(chip.peak_flop_per_s * compute_efficiency, float)
     return reached / (chip.hbm_bytes_per_s * memory_efficiency)
+
+
+def batch_where_compute_binds(shape: Shape, op: Operation, layout: Layout | None = None) -> Float[Array, ""]:
+    """Batch above which arithmetic of a decode step takes longer than reading memory, solved on the step's own terms.
+
+    At it both take the same time; 1 where arithmetic takes longer at every batch, inf where reading does. Experts
+    that few sequences visit, caches that a layout copies, and groups with one sequence at least are all in it.
+    """
+
+    def lead(log_batch):  # of reading over arithmetic, in logs
+        step = decode_step(shape, eqx.tree_at(lambda o: o.batch, op, jnp.exp(log_batch)), layout)
+        return jnp.log(step.memory_s) - jnp.log(step.compute_s)
+
+    def halve(_, ends):
+        middle = (ends[0] + ends[1]) / 2
+        longer = lead(middle) > 0
+        return jnp.where(longer, middle, ends[0]), jnp.where(longer, ends[1], middle)
+
+    # Reading's lead has one top at most where groups have sequences of their own, so its last change is the crossing.
+    grid = jnp.linspace(0.0, LAST_LOG_BATCH, 200)
+    longer = jax.vmap(lead)(grid) > 0
+    last = jnp.max(jnp.where(longer, jnp.arange(len(grid)), -1))
+    low = grid[jnp.maximum(last, 0)]
+    ends = jax.lax.fori_loop(0, 60, halve, (low, grid[jnp.minimum(last + 1, len(grid) - 1)]))
+    found = jnp.exp((ends[0] + ends[1]) / 2)
+    return jnp.where(last < 0, 1.0, jnp.where(last == len(grid) - 1, jnp.inf, found))
 
 
 def balanced_context(
@@ -60,15 +93,19 @@ def critical_batch(
 
 
 def attention_equals_weights_context(shape: Shape, *, causal: bool = False) -> Float[Array, ""]:
-    """Context at which attention takes as many FLOP as the weights; `causal` for a whole sequence, whose tokens see
-    half of it on average (windows taken as full), else for decoding."""
+    """Context at which attention takes as many FLOP as the weights: of a decoded token, or with `causal` the length of
+    a whole sequence, each of whose tokens sees those before it and itself."""
     linear = 2 * jnp.asarray(shape.n_compute, float)
-    prompt = shape.attention_flop if shape.attention_flop_prompt is None else shape.attention_flop_prompt
-    full = jnp.asarray(prompt if causal else shape.attention_flop, float)
-    windowed, window = (jnp.asarray(x, float) for x in (shape.attention_flop_window, shape.window))
-    inside = linear / (full + windowed)
-    seen = jnp.where((windowed > 0) & (inside > window), _over(linear - windowed * window, full), inside)
-    return 2 * seen if causal else seen
+    per_pair = shape.full_attention_flop_prompt if causal else shape.attention_flop
+    full, windowed, window = (jnp.asarray(x, float) for x in (per_pair, shape.attention_flop_window, shape.window))
+    inside = (2 * linear / (full + windowed) - 1) if causal else linear / (full + windowed)
+    if causal:  # full (T + 1)/2 + windowed (w - w (w - 1)/(2 T)) = linear, a quadratic in T
+        b, c = full / 2 + windowed * window - linear, windowed * window * (window - 1) / 2
+        root = jnp.sqrt(jnp.where(windowed > 0, b**2 + 2 * full * c, 1.0))
+        beyond = jnp.where(full > 0, _over(root - b, full), _over(c, b))
+    else:
+        beyond = _over(linear - windowed * window, full)
+    return jnp.where((windowed > 0) & (inside > window), beyond, inside)
 
 
 def _over(part: Float[Array, ""], rate: Number) -> Float[Array, ""]:

@@ -1,7 +1,6 @@
 """MFU of a phase as a function of N, which the optimum feels."""
 
 import equinox as eqx
-import jax
 from jaxtyping import Array, Float
 
 from allocator.roofline.operation import Operation
@@ -23,8 +22,3 @@ class RooflineMfu(eqx.Module):
     def __call__(self, log_n: Float[Array, ""]) -> Float[Array, ""]:
         """MFU at N = exp(log_n)."""
         return _REGIMES[self.regime](self.family.at(log_n), self.operation)
-
-
-def mfu_slope(mfu, log_n: Float[Array, ""]) -> Float[Array, ""]:
-    """dlog MFU / dlog N of any MFU function; the optimum has e_N = sum of shares x (1 - this)."""
-    return jax.grad(lambda x: jax.numpy.log(mfu(x)))(log_n)

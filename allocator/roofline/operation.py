@@ -7,11 +7,13 @@ from allocator.errors import CatalogError
 from allocator.laws.checks import require_positive
 from allocator.roofline.accelerator import Accelerator
 
+USABLE_MEMORY = 0.9  # of HBM, after activations and reserve; assumed
+
 
 class Operation(eqx.Module):
     """So many chips at a batch and a context, with the efficiencies that the ideal roofline leaves out.
 
-    The ideal bound has both efficiencies at 1; measured serving reaches about 0.65 of memory bandwidth and 0.36 of
+    The ideal bound has both efficiencies at 1; measured serving reaches about 0.67 of memory bandwidth and 0.43 of
     compute, dense pre-training 0.36 to 0.48 of compute.
     """
 
@@ -23,7 +25,7 @@ class Operation(eqx.Module):
     bytes_per_kv_element: float
     compute_efficiency: float = 1.0
     memory_efficiency: float = 1.0
-    usable_memory: float = 0.9  # of HBM, after activations and reserve; assumed
+    usable_memory: float = USABLE_MEMORY
     layer_latency_s: float = 0.0  # fixed time of a layer, whatever its size
 
     def __check_init__(self):

@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -136,7 +137,29 @@ def test_the_page_s_table_is_current(root: Path):
     assert shown.strip() == error_table(check("serving_measurements"))
 
 
-def test_the_page_s_example_runs(root: Path):
+def test_the_page_s_examples_say_what_they_give(root: Path):
+    """The figures of the comments, in their digits; they hold where the blocks run one after another."""
     text = (root / "docs" / "roofline.md").read_text(encoding="utf-8")
+    names: dict[str, Any] = {}
+    said = {}
     for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
-        exec(compile(block, "docs/roofline.md", "exec"), {})
+        exec(compile(block, "docs/roofline.md", "exec"), names)
+        for expression, figure in re.findall(r"^(\S.*?)  # ([\d.,]+)", block, re.MULTILINE):
+            _, given, value = expression.partition(" = ")
+            said[expression] = (float(eval(value if given else expression, names)), figure)
+    units = {"at.step_time_s": 1e3, "flop = ": 1e-9}
+    for expression, (value, figure) in said.items():
+        scale = next((unit for start, unit in units.items() if expression.startswith(start)), 1.0)
+        digits = len(figure.partition(".")[2])
+        assert value * scale == pytest.approx(float(figure.replace(",", "")), abs=0.51 * 10**-digits), expression
+    assert len(said) >= 10
+
+
+def test_the_page_s_own_runs_are_read(root: Path, tmp_path: Path):
+    text = (root / "docs" / "roofline.md").read_text(encoding="utf-8")
+    (table,) = re.findall(r"```csv\n(.*?)```", text, re.DOTALL)
+    (tmp_path / "runs.csv").write_text(table, encoding="utf-8")
+    done = check(tmp_path / "runs.csv")
+    assert len(done.rows) == 3
+    assert not done.unused
+    assert not done.beating

@@ -24,8 +24,9 @@ def roof_points(result: Roofline) -> pd.DataFrame:
         rows.append({"phase": phase, "label": label, "intensity": flop / moved, "flop_per_s": flop / seconds})
 
     most, least = max(result.max_batch, 1), float(result.layout.data(op.chips))  # a sequence a group, at least
-    asked = {*(round(least * (most / least) ** (i / 3)) for i in range(4)), int(op.batch)}
-    for batch in sorted(asked):
+    spread = [round(least * (most / least) ** (i / 3)) for i in range(4)]
+    apart = [batch for batch in spread if batch == most or not 1 / 3 < batch / op.batch < 3]  # from the labelled one
+    for batch in sorted({*apart, int(op.batch)}):
         step, expected = _step(result, jnp.asarray(float(batch)))
         remarks = [word for word, at in (("asked", op.batch), ("largest", most)) if batch == at]
         label = f"batch {batch:,} ({', '.join(remarks)})" if remarks else ""

@@ -45,7 +45,7 @@ VALUES: dict[str, Any] = {
 }
 
 
-# --- the roofline of roofline.md, sections 2, 8, 10 and 12, in plain floats ---
+# --- the equations of docs/roofline.md, with all chips sharing everything, in plain floats ---
 
 
 def cache_bytes(n: float) -> float:

@@ -12,7 +12,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from allocator import __version__
+from allocator import __version__, cli_decisions
 from allocator.console import (
     DONE,
     INTERRUPTED,
@@ -289,6 +289,10 @@ def fit(
         print_out(str(result))
     if files:
         write(target, files, quiet=as_json)
+
+
+for command in cli_decisions.COMMANDS:
+    app.command()(command)
 
 
 @roofline_app.callback(invoke_without_command=True)

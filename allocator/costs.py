@@ -14,7 +14,7 @@ from jax.tree_util import Partial
 from jaxtyping import Array, Float
 
 from allocator import precision  # noqa: F401  (float64 before the first array)
-from allocator.laws.checks import require_number, require_positive
+from allocator.laws.checks import is_known, require_number, require_positive
 from allocator.roofline.rl import end_to_end_mfu
 from allocator.units import SECONDS_PER_HOUR
 
@@ -103,8 +103,8 @@ class Machine(eqx.Module):
     power_w: float = nan
 
     def __check_init__(self):
-        names = ("peak_flop_per_s", "usd_per_chip_hour", "power_w")
-        require_positive(self, *(name for name in names if getattr(self, name) == getattr(self, name)))
+        values = {name: getattr(self, name) for name in ("peak_flop_per_s", "usd_per_chip_hour", "power_w")}
+        require_positive(self, *(name for name, value in values.items() if is_known(value) and value == value))
 
 
 class PhaseCost(eqx.Module):

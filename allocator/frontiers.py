@@ -94,14 +94,14 @@ def frontier(
     y = np.exp(plans.figures.log_cost) if target else np.asarray(plans.figures.loss)
     # A lower loss is harder to reach; so is more demand to serve.
     more_is_better = path in DEMAND
-    known_direction = more_is_better or path.startswith(("objective.", "decisions.")) and not path.endswith(".min")
+    known_direction = more_is_better or (path.startswith(("objective.", "decisions.")) and not path.endswith(".min"))
     kept = undominated(-x if more_is_better else x, y) if known_direction else plans.solved
     unit = f"cost_{objective_of(plans.scenario)[2]}" if target else "loss"
     return Frontier(plans.scenario, name, path, unit, x, np.asarray(y), plans.values[path], kept, plans)
 
 
 def undominated(x: Float[np.ndarray, " n"], y: Float[np.ndarray, " n"]) -> np.ndarray:
-    """Which points no other beats in one quantity while being as good in the other; lower is better, NaN never stays."""
+    """Which points no other beats in one quantity while being as good in the other; lower is better, NaN is out."""
     kept = np.zeros(len(x), bool)
     known = np.flatnonzero(np.isfinite(x) & np.isfinite(y))
     best = np.inf
@@ -228,13 +228,12 @@ def released_models() -> "pd.DataFrame":
 
     rows = [{"name": record.fields["name"], **record.fields, "source": record.source}
             for record in catalog.table("released_models")]  # fmt: skip
-    frame = pd.DataFrame(rows)
-    return frame[np.isfinite(frame["tokens_per_param"])]
+    return pd.DataFrame([row for row in rows if row["tokens_per_param"] is not None])
 
 
 def axis_unit(name: str) -> str:
     """Unit of a frontier's quantity, for headings and axes."""
     kind = name.rpartition(".")[2].removeprefix("cost_").removeprefix("training_").removeprefix("serving_")
-    units = {**UNITS, "tpot_s": "s", "usd_per_mtok": "USD per million output tokens", "tokens_per_second": "tokens/s",
-             "lifetime_tokens": "tokens", "lifetime_days": "days", "target_loss": "nats/token", "loss": "nats/token"}  # fmt: skip
+    units = UNITS | {"tpot_s": "s", "usd_per_mtok": "USD per million output tokens", "tokens_per_second": "tokens/s"}
+    units |= {"lifetime_tokens": "tokens", "lifetime_days": "days", "target_loss": "nats/token", "loss": "nats/token"}
     return units.get(kind, "")

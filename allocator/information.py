@@ -106,7 +106,7 @@ def variance_shares(
         missing, evaluations = missing + int((~known).sum()), evaluations + len(told)
         if known.mean() < 1 - MOST_WITHOUT_PLAN:
             raise AllocatorError(
-                f"{outcome}: {np.mean(~known):.0%} of the draws have no plan or none of it: a variance would say nothing"
+                f"{outcome}: {np.mean(~known):.0%} of the draws have no plan: a variance would say nothing"
             )
         return np.where(known, told, np.median(told[known])).reshape(probability.shape[1:])
 

@@ -195,12 +195,12 @@ def _solve(scenario: Scenario, arrays: Mapping[str, np.ndarray], law: Law | None
     example = reference = None
     for values in reversed(rows):
         with suppress(AllocatorError):
-            example = built_at(scenario, values, law)[1].problem
-            reference = np.asarray(optimise(example, seed=seed).point.z)
+            example = built_at(scenario, values, law)[1]
+            reference = np.asarray(optimise(example.problem, seed=seed).point.z)
             break
     if example is None:  # not one of its rows makes a problem, so each says why
         return _one_by_one(scenario, arrays, law, seed)
-    kind = certificates.certificate_kind(example)
+    kind = certificates.certificate_kind(example.problem)
     convex = kind in (certificates.GEOMETRIC_PROGRAM, certificates.CONVEX_FIXED_N)
     # A certificate of one dimension takes a scan of sizes for each problem, which a batch does not make.
     kind = kind if convex else certificates.BEST_OF_STARTS
@@ -211,6 +211,9 @@ def _solve(scenario: Scenario, arrays: Mapping[str, np.ndarray], law: Law | None
     point: Any = found.point
     d = point.derivatives
     told = in_batches(_figures, problems, point.z, d.value, d.jacobian)
+    # Fixed decisions as they were stated, not through logs.
+    stated = {name: arrays.get(f"decisions.{name}", np.full(count, value)) for name, value in example.fixed.items()}
+    told = told._replace(decision=told.decision._replace(**stated))
     word = "best_of_starts" if kind == certificates.BEST_OF_STARTS else "optimal"
     return _with_repairs(
         Plans(

@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float
 
 from allocator.laws.law import Law
@@ -87,17 +86,21 @@ def plan_function(
     at = {path: known[path] for path in (known if paths is None else paths)}
     whole = template(scenario, at)
     built = build(whole, law, parameters={p.removeprefix(LAW): v for p, v in at.items() if p.startswith(LAW)})
-    near = np.asarray(optimise(built.problem, seed=seed).point.z)
+    near = jnp.asarray(optimise(built.problem, seed=seed).point.z)
 
-    def plan(values: Mapping[str, Array]) -> PlanFigures:
-        built = problem_at(whole, values, law)
-        found = optimum(built.problem, near)
-        d = derivatives(built.problem, found.z)
-        told = figures(built.problem, found.z, d.value, d.jacobian)
-        if built.pretraining is None:
-            vs_chinchilla = jnp.asarray(jnp.nan)
-        else:
-            vs_chinchilla = jnp.exp(found.z[1] - built.pretraining.log_optimal_tokens(found.z[0]))
-        return PlanFigures(told, found.multiplier, jnp.exp(found.z[1] - found.z[0]), vs_chinchilla)
+    return partial(figures_at, whole, near, law=law), at
 
-    return plan, at
+
+def figures_at(
+    scenario: Scenario, near: Float[Array, "4"], values: Mapping[str, Array], *, law: Law | None = None
+) -> PlanFigures:
+    """Figures of the optimum that Newton reaches from `near` with some of the scenario's numbers replaced."""
+    built = problem_at(scenario, values, law)
+    found = optimum(built.problem, near)
+    d = derivatives(built.problem, found.z)
+    told = figures(built.problem, found.z, d.value, d.jacobian)
+    if built.pretraining is None:
+        vs_chinchilla = jnp.asarray(jnp.nan)
+    else:
+        vs_chinchilla = jnp.exp(found.z[1] - built.pretraining.log_optimal_tokens(found.z[0]))
+    return PlanFigures(told, found.multiplier, jnp.exp(found.z[1] - found.z[0]), vs_chinchilla)

@@ -165,9 +165,10 @@ def _step(problem: Problem, state: State) -> State:
     a test in the decisions themselves, which no scaling of objective or constraint can fool.
     """
     z = jnp.clip(state.z + state.length * state.dz, problem.lower, problem.upper)
+    stopped = jnp.arange(4) == state.stopper
+    z = jnp.where(stopped, jnp.where(state.dz > 0, problem.upper, problem.lower), z)  # on the bound, not beside it
     d = derivatives(problem, z)
     started = state.steps > 0
-    stopped = jnp.arange(4) == state.stopper
     active = jnp.where(stopped, jnp.sign(state.dz).astype(state.active.dtype), state.active)
     first_multiplier = _least_squares_multiplier(d.jacobian, active, state.binding)
     multiplier = jnp.where(started, state.multiplier + state.length * state.dlam, first_multiplier)

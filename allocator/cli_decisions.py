@@ -1,0 +1,183 @@
+"""Commands beyond one plan: frontiers, sensitivities, uncertainty, demand."""
+
+from typing import Annotated, Any
+
+import typer
+
+from allocator.console import Json, Out, Overrides, ScenarioName, Seed, answer, load, number
+from allocator.errors import AllocatorError
+
+Ranges = Annotated[
+    list[str] | None,
+    typer.Option("--range", metavar="KEY=RANGE", help="LOW,MID,HIGH, lognormal:MEDIAN,SIGMA or uniform:LOW,HIGH."),
+]
+
+
+def frontier(
+    scenario: ScenarioName = "lecture",
+    vary: Annotated[
+        str,
+        typer.Option(metavar="KEY", help="A number of the scenario, tpot_s, usd_per_mtok or training-serving."),
+    ] = "",
+    low: Annotated[float | None, typer.Option("--from", parser=number, metavar="NUMBER", help="First value.")] = None,
+    high: Annotated[float | None, typer.Option("--to", parser=number, metavar="NUMBER", help="Last value.")] = None,
+    points: Annotated[int, typer.Option(min=1, max=100_000, help="How many, evenly spaced in logs.")] = 60,
+    linear: Annotated[bool, typer.Option("--linear", help="Evenly spaced in the number itself.")] = False,
+    sets: Overrides = None,
+    as_json: Json = False,
+    out: Out = None,
+    seed: Seed = 0,
+) -> None:
+    """Show what more of one thing buys: the best plans along a budget, a demand, a speed, or between two costs."""
+    loaded = load(scenario, sets)
+    from allocator import decision_report, frontiers
+
+    vary, ends = _ends(loaded, vary, low, high)
+    found = frontiers.frontier(loaded, {vary: _grid(*ends, points, linear)}, seed=seed)
+    answer("frontier", decision_report.frontier_dict(found), lambda c: decision_report.print_frontier(found, c),
+           lambda: decision_report.frontier_files(found), as_json, out)  # fmt: skip
+
+
+def sweep(
+    scenario: ScenarioName = "lecture",
+    vary: Annotated[str, typer.Option(metavar="KEY", help="A number of the scenario.")] = "",
+    values: Annotated[str | None, typer.Option(metavar="A,B,...", help="The values, instead of a range.")] = None,
+    low: Annotated[float | None, typer.Option("--from", parser=number, metavar="NUMBER", help="First value.")] = None,
+    high: Annotated[float | None, typer.Option("--to", parser=number, metavar="NUMBER", help="Last value.")] = None,
+    points: Annotated[int, typer.Option(min=1, max=100_000, help="How many, evenly spaced in logs.")] = 21,
+    linear: Annotated[bool, typer.Option("--linear", help="Evenly spaced in the number itself.")] = False,
+    sets: Overrides = None,
+    as_json: Json = False,
+    out: Out = None,
+    seed: Seed = 0,
+) -> None:
+    """Plan at many values of one number of the scenario."""
+    loaded = load(scenario, sets)
+    from allocator import decision_report, frontiers
+
+    if values is not None:
+        numbers: Any = [number(part) for part in values.split(",")]
+    else:
+        vary, ends = _ends(loaded, vary, low, high)
+        numbers = _grid(*ends, points, linear)
+    if vary in (*frontiers.LIMITS, frontiers.TRADEOFF):
+        raise AllocatorError(f"--vary {vary}: is for allocator frontier; a sweep varies a number of the scenario")
+    found = frontiers.frontier(loaded, {vary: numbers}, seed=seed)
+    answer("sweep", decision_report.frontier_dict(found) | {"schema": "allocator.sweep/1"},
+           lambda c: decision_report.print_frontier(found, c), lambda: decision_report.frontier_files(found),
+           as_json, out)  # fmt: skip
+
+
+def demand(
+    scenario: ScenarioName = "lecture-free",
+    low: Annotated[float, typer.Option("--from", parser=number, metavar="TOKENS", help="Least demand.")] = 1e12,
+    high: Annotated[float, typer.Option("--to", parser=number, metavar="TOKENS", help="Greatest demand.")] = 1e16,
+    points: Annotated[int, typer.Option(min=1, max=10_000, help="How many, evenly spaced in logs.")] = 41,
+    laws: Annotated[list[str] | None, typer.Option("--law", metavar="LAW", help="Laws to compare.")] = None,
+    sets: Overrides = None,
+    as_json: Json = False,
+    out: Out = None,
+    seed: Seed = 0,
+) -> None:
+    """Show how far to over-train for each demand, law by law, beside released models."""
+    loaded = load(scenario, sets)
+    from allocator import decision_report, frontiers
+
+    found = frontiers.overtraining_by_demand(loaded, _grid(low, high, points, False), laws=laws, seed=seed)
+    about = {"allocator": _version(), "scenario": loaded.to_values()}
+    answer("demand", decision_report.demand_dict(found, about), lambda c: decision_report.print_demand(found, c),
+           lambda: decision_report.demand_files(found, loaded.title), as_json, out)  # fmt: skip
+
+
+def sensitivity(
+    scenario: ScenarioName = "lecture",
+    outcome: Annotated[
+        str, typer.Option(help="What the swings are of: a decision, loss, cost or tokens_per_param.")
+    ] = "tokens_per_param",
+    ranges: Ranges = None,
+    sets: Overrides = None,
+    as_json: Json = False,
+    out: Out = None,
+    seed: Seed = 0,
+) -> None:
+    """Show which assumption the plan hangs on, and what a little more of each is worth."""
+    loaded = load(scenario, sets)
+    from allocator import decision_report
+    from allocator.distributions import parse_all
+    from allocator.sensitivities import sensitivity as differentiate
+
+    found = differentiate(loaded, outcome=outcome, ranges=parse_all(ranges or []), seed=seed)
+    answer("sensitivity", decision_report.sensitivity_dict(found),
+           lambda c: decision_report.print_sensitivity(found, c), lambda: decision_report.sensitivity_files(found),
+           as_json, out)  # fmt: skip
+
+
+def uncertainty(
+    scenario: ScenarioName = "lecture",
+    draws: Annotated[int, typer.Option(help="How many draws are solved.")] = 2000,
+    ranges: Ranges = None,
+    no_assumed: Annotated[bool, typer.Option("--no-assumed", help="Only the law's draws and given ranges.")] = False,
+    no_sources: Annotated[
+        bool, typer.Option("--no-sources", help="Leave out what the spread comes from and what to measure.")
+    ] = False,
+    sets: Overrides = None,
+    as_json: Json = False,
+    out: Out = None,
+    seed: Seed = 0,
+) -> None:
+    """Say how sure the plan is: intervals from the law's draws and from assumed ranges, and what to measure first."""
+    loaded = load(scenario, sets)
+    from allocator import decision_report, information
+    from allocator.distributions import parse_all
+    from allocator.uncertainties import sources_of
+    from allocator.uncertainties import uncertainty as spread
+
+    given = parse_all(ranges or [])
+    found = spread(loaded, ranges=given, assumed=not no_assumed, draws=draws, seed=seed)
+    shares = told = None
+    if not no_sources:
+        sources = sources_of(loaded, given, assumed=not no_assumed)
+        told = information.value_of_information(loaded, sources, seed=seed)
+        shares = information.variance_shares(loaded, sources, seed=seed)
+    answer("uncertainty", decision_report.uncertainty_dict(found, shares, told),
+           lambda c: decision_report.print_uncertainty(found, shares, told, c),
+           lambda: decision_report.uncertainty_files(found, shares, told), as_json, out)  # fmt: skip
+
+
+COMMANDS = (frontier, sweep, demand, sensitivity, uncertainty)
+
+
+def _ends(scenario: Any, vary: str, low: float | None, high: float | None) -> tuple[str, tuple[float, float]]:
+    """The varied key and its ends; by default the scenario's own objective, a tenth to ten times of it."""
+    from allocator.scenario.assumptions import assumptions, find_path
+    from allocator.scenario.building import objective_of
+
+    kind, value, _ = objective_of(scenario)
+    if not vary:
+        vary = f"objective.{kind}"
+    if low is not None and high is not None:
+        return vary, (low, high)
+    if vary == "training-serving":
+        return vary, (low if low is not None else 1e-3, high if high is not None else 1e3)
+    if vary == f"objective.{kind}" and kind == "target_loss":
+        raise AllocatorError("--from and --to: give the range of target losses")
+    path = find_path(scenario, vary)
+    own = value if path == f"objective.{kind}" else assumptions(scenario).get(path)
+    if own is None:
+        raise AllocatorError(f"--from and --to: give the range of {vary}, which the scenario does not state")
+    return vary, (low if low is not None else own / 10, high if high is not None else own * 10)
+
+
+def _grid(low: float, high: float, points: int, linear: bool) -> Any:
+    import numpy as np
+
+    for name, value in (("--from", low), ("--to", high)):
+        if not np.isfinite(value) or (not linear and value <= 0):
+            raise AllocatorError(f"{name}: got {value:g}; must be {'finite' if linear else '> 0 and finite'}")
+    return np.linspace(low, high, points) if linear else np.geomspace(low, high, points)
+
+
+def _version() -> str:
+    from allocator import __version__
+
+    return __version__

@@ -167,9 +167,7 @@ def serving_quantity(scenario: Scenario, problem: Problem, name: str) -> Callabl
         return lambda log_n: jnp.log(decode_step(family.at(log_n), operation).step_s)
     costs = problem.costs
     if not np.isfinite(float(costs.price_of_flop(costs.decode.machine, "usd", 0.0))):
-        raise AllocatorError(
-            "hardware: a chip with a price and pretraining.mfu are required, since usd_per_mtok is in USD"
-        )
+        raise AllocatorError("hardware: usd_per_mtok needs a chip with a price, and pretraining.mfu")
     tokens = lifetime_tokens(scenario)
     return lambda log_n: jnp.log(costs.rates(log_n, "usd").k / tokens * 1e6)
 

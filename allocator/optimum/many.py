@@ -14,7 +14,7 @@ from allocator.optimum.starts import spread
 from allocator.problem import Problem
 
 ROUNDS = (10, 16, 40, MAX_STEPS)  # steps of Newton, in all, after which the problems that are done leave the batch
-LANES = (16, 512, 16384)  # sizes of a batch, since each size is compiled once
+FEW, MANY = 64, 4096  # problems that go together, since each number of them is compiled for itself
 
 
 class Verified(NamedTuple):
@@ -67,8 +67,7 @@ class _Best:
 
     def try_starts(self, problems: Problem, rows: np.ndarray, z: np.ndarray) -> None:
         """Run Newton on some problems from a start each."""
-        part = _polish_many(_take(problems, rows), z)
-        judged = in_batches(_judge, part)
+        part, judged = _polish_many(_take(problems, rows), z)
         if self.points is None:
             self.points, self.residuals = (
                 jax.tree.map(lambda x: np.full((len(self.found), *x.shape[1:]), 0, x.dtype), tree)
@@ -90,8 +89,8 @@ class _Best:
         return Verified(point, self.found, self.residuals[0], self.residuals[1], self.tried)
 
 
-def _polish_many(problems: Problem, z: Float[np.ndarray, "problems 4"]) -> KktPoint:
-    """Newton on all problems; after each round those that have settled leave, or all would wait for the slowest."""
+def _polish_many(problems: Problem, z: Float[np.ndarray, "problems 4"]) -> tuple[KktPoint, Any]:
+    """Newton on all problems, and verdicts; after each round those that have settled leave, or all would wait."""
     states = in_batches(_begin, problems, z)
     left = np.arange(len(z))
     for steps in ROUNDS:
@@ -103,12 +102,12 @@ def _polish_many(problems: Problem, z: Float[np.ndarray, "problems 4"]) -> KktPo
 
 
 def in_batches(function: Any, *trees: Any, shared: tuple[Any, ...] = ()) -> Any:
-    """Call a batched function on pieces of a size in `LANES`; results are NumPy arrays of the whole length."""
+    """Call a batched function on pieces of `FEW` or `MANY`; results are NumPy arrays of the whole length."""
     count = len(jax.tree.leaves(trees)[0])
     whole, start = None, 0
     while start < count:
         left = count - start
-        size = next((lanes for lanes in LANES if lanes >= left), LANES[-1])
+        size = MANY if left > MANY // 4 else FEW
         # The last row stands in for what is missing.
         rows = np.minimum(np.arange(start, start + size), count - 1)
         part = jax.tree.map(np.asarray, function(*_take(trees, rows), *shared))
@@ -140,9 +139,5 @@ def _advance(problems, states, steps):
 
 @jax.jit
 def _conclude(problems, states):
-    return jax.vmap(conclude)(problems, states)
-
-
-@jax.jit
-def _judge(points):
-    return jax.vmap(verdict)(points)
+    points = jax.vmap(conclude)(problems, states)
+    return points, jax.vmap(verdict)(points)

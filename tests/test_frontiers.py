@@ -1,0 +1,148 @@
+"""Frontiers: theory's shapes, nothing beaten is kept, limits through the roofline and prices, demand and laws."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import allocator
+from allocator.errors import AllocatorError
+from allocator.frontiers import frontier, overtraining_by_demand, released_models, undominated
+from allocator.scenario.reading import load, with_values
+
+SERVED = {
+    "hardware.chip": "h100-sxm",
+    "pretraining.mfu": 0.4,
+    "inference.roofline.model": "llama-3.1-70b",
+    "inference.roofline.chips": 64.0,
+    "inference.roofline.batch": 64.0,
+    "inference.roofline.context": 4096.0,
+}
+
+
+def test_loss_against_budget_falls_and_is_convex_in_logs():
+    """A law whose problem is a geometric program: log of the reducible loss is convex in the log of the budget."""
+    scenario = with_values(load("lecture-free"), {"law.rl.unit_tokens": 1e9})
+    found = frontier(scenario, compute_flop=np.geomspace(1e25, 1e29, 60))
+    assert found.kept.all()
+    assert set(found.plans.certificate) == {"geometric_program"}
+    logs = np.asarray(found.plans.figures.log_reducible)
+    assert (np.diff(logs) < 0).all()
+    assert (np.diff(logs, 2) > -1e-12).all()
+
+
+def test_points_come_in_any_order():
+    budgets = np.geomspace(2e26, 1e28, 12)
+    there, back = (frontier(load("lecture"), compute_flop=x).to_frame() for x in (budgets, budgets[::-1]))
+    assert there["loss"].to_numpy() == pytest.approx(back["loss"].to_numpy()[::-1], rel=1e-10)
+
+
+def test_training_against_serving_at_one_quality():
+    """Each point reaches the plan's loss; weight 1 is the plan itself; cheaper serving costs more training."""
+    scenario = load("lecture-free")
+    plan = allocator.solve(scenario)
+    found = frontier(scenario, {"training-serving": np.geomspace(1e-2, 1e2, 21)})
+    assert found.kept.all()
+    assert np.asarray(found.plans.figures.loss) == pytest.approx(plan.loss, rel=1e-9)
+    assert (np.diff(found.x) > 0).all()
+    assert (np.diff(found.y) < 0).all()
+    slope = np.diff(found.y) / np.diff(found.x)
+    assert (np.diff(slope) > 0).all()  # convex, as sums of weighted costs can only find such points
+    assert plan.total is not None
+    assert plan.phases is not None
+    assert found.x[10] == pytest.approx(plan.phases["pretrain"].flop + plan.phases["rl"].flop, rel=1e-6)
+    assert found.y[10] == pytest.approx(plan.phases["inference"].flop, rel=1e-6)
+
+
+def test_no_point_of_the_tradeoff_can_be_beaten_by_a_plan_with_a_size_of_its_own():
+    """With N fixed serving cost is fixed too: the cheapest training for that loss is what the frontier says."""
+    scenario = load("lecture-free")
+    found = frontier(scenario, {"training-serving": [0.2, 5.0]})
+    for i in range(2):
+        n = float(found.plans.figures.decision.n_active[i])
+        changes = {"objective.target_loss": float(found.plans.figures.loss[i]), "decisions.n_active": n}
+        alone = allocator.solve(with_values(scenario, changes))
+        assert alone.phases is not None
+        assert alone.phases["pretrain"].flop + alone.phases["rl"].flop == pytest.approx(found.x[i], rel=1e-7)
+
+
+def test_speed_through_the_roofline():
+    """A limit on seconds per token is a limit on N; past the plan's own speed it buys nothing and is beaten."""
+    scenario = with_values(load("lecture-free"), SERVED)
+    free = allocator.solve(scenario)
+    found = frontier(scenario, tpot_s=np.geomspace(1e-3, 3e-2, 13))
+    assert 1 < found.kept.sum() < 13
+    tight = found.kept & (np.abs(found.x / found.asked - 1) < 1e-6)
+    assert tight.sum() >= 1
+    assert np.nanmin(np.asarray(found.plans.figures.loss)) == pytest.approx(free.loss, rel=1e-9)
+    with pytest.raises(AllocatorError, match=r"inference\.roofline: required"):
+        frontier(load("lecture-free"), tpot_s=[1e-3])
+    with pytest.raises(AllocatorError, match=r"fixed at 1e\+11"):
+        frontier(with_values(scenario, {"decisions.n_active": 1e11}), tpot_s=[1e-3])
+
+
+def test_price_of_serving():
+    """USD per million tokens: 2 N m FLOP a token, at the price of a FLOP; checked by hand."""
+    changes = {"hardware.peak_flop_per_s": 1e15, "hardware.usd_per_chip_hour": 3.6, "pretraining.mfu": 0.5}
+    found = frontier(with_values(load("lecture-free"), changes), usd_per_mtok=[0.3, 0.6])
+    n = np.asarray(found.plans.figures.decision.n_active)
+    usd = 2 * n * 3.0 / (1e15 * 0.5) / 3600 * 3.6 * 1e6  # decode at a third of the MFU
+    assert found.x == pytest.approx(usd, rel=1e-9)
+    assert (found.x <= found.asked * (1 + 1e-9)).all()
+    with pytest.raises(AllocatorError, match="needs a chip with a price"):
+        frontier(load("lecture-free"), usd_per_mtok=[1.0])
+
+
+def test_ends_that_cannot_be_paid_for_are_kept_and_marked():
+    found = frontier(load("lecture"), compute_flop=np.geomspace(1e26, 1e28, 9))
+    frame = found.to_frame()
+    assert not found.kept[0]
+    assert frame["status"][0] == "infeasible"
+    assert "does not pay" in frame["reason"][0]
+    assert found.kept[2:].all()
+
+
+def test_more_demand_is_more_loss():
+    found = frontier(load("lecture-free"), tokens_per_second=np.geomspace(1e6, 1e8, 9))
+    assert found.kept.all()
+    assert (np.diff(found.y) > 0).all()
+
+
+@given(st.lists(st.tuples(st.floats(0, 10), st.floats(0, 10)), min_size=1, max_size=30))
+def test_kept_points_are_those_that_nothing_beats(points: list[tuple[float, float]]):
+    x, y = (np.array(column) for column in zip(*points, strict=True))
+    kept = undominated(x, y)
+    assert kept.any()
+    for i in range(len(x)):
+        beaten = ((x <= x[i]) & (y < y[i] - 1e-9)) | ((x < x[i] - 1e-9) & (y <= y[i]))
+        if kept[i]:
+            assert not beaten.any()
+        elif not beaten.any():  # a point as good as a kept one
+            assert (kept & (x <= x[i] + 1e-9) & (y <= y[i] + 1e-9)).any()
+
+
+@pytest.mark.parametrize(
+    ("values", "line"),
+    [
+        ({}, "vary exactly one quantity, got none"),
+        ({"compute_flop": [1e26], "tokens_per_second": [1e7]}, "exactly one"),
+        ({"compute_flop": []}, "at least one number"),
+        ({"compute_flop": [np.nan]}, "is nan"),
+        ({"training-serving": [-1.0]}, "weights must be > 0"),
+        ({"usd_per_mtok": [0.0]}, "must be > 0"),
+    ],
+)
+def test_bad_grids(values: dict, line: str):
+    with pytest.raises(AllocatorError, match=line):
+        frontier(load("lecture-free"), values)
+
+
+def test_over_training_rises_with_demand_under_each_law():
+    found = overtraining_by_demand(load("lecture-free"), np.geomspace(1e13, 1e15, 5))
+    assert list(found.plans) == ["besiroglu-2024", "hoffmann-2022", "chinchilla-epoch"]
+    for plans in found.plans.values():
+        assert (np.diff(plans.tokens_per_param) > 0).all()
+    # The reference optimum with N free: 47.9 x 20 at 2.592e14 tokens under Besiroglu's law.
+    row = overtraining_by_demand(load("lecture-free"), [2.592e14], laws=["besiroglu-2024"])
+    assert row.plans["besiroglu-2024"].tokens_per_param[0] / 20 == pytest.approx(47.9, abs=0.05)
+    assert len(released_models()) > 10

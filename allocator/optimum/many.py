@@ -40,19 +40,18 @@ def optimise_many(
     problems = jax.tree.map(np.asarray, problems)
     count = len(problems.lower)
     best = _Best(count)
+    draws = qmc.Sobol(4, rng=seed).random(1 << max(starts - 2, 0).bit_length())[: starts - 1]
+    target = bool(np.ravel(problems.minimise_cost)[0] > 0.5)
+    guesses = in_batches(partial(spread, target=target), problems, shared=(draws,))
     if reference is not None:
-        best.try_starts(problems, np.arange(count), np.broadcast_to(reference, (count, 4)))
-    rows = np.flatnonzero(~best.found) if convex else np.arange(count)
-    if len(rows):
-        draws = qmc.Sobol(4, rng=seed).random(1 << max(starts - 2, 0).bit_length())[: starts - 1]
-        target = bool(np.ravel(problems.minimise_cost)[0] > 0.5)
-        guesses = in_batches(partial(spread, target=target), _take(problems, rows), shared=(draws,))
-        for i in range(starts):
-            wanted = np.isfinite(guesses[:, i]).all(axis=1) & ~(best.found[rows] & convex)
-            # A start that only repeats the first one has nothing to add.
-            wanted &= (guesses[:, i] != guesses[:, 0]).any(axis=1) | (i == 0)
-            if wanted.any():
-                best.try_starts(problems, rows[wanted], guesses[wanted, i])
+        others = np.broadcast_to(reference, (count, 4))
+        guesses = np.concatenate([guesses, others[:, None]], axis=1)
+    for i in range(guesses.shape[1]):
+        wanted = np.isfinite(guesses[:, i]).all(axis=1) & ~(best.found & convex)
+        # A start that only repeats the first one has nothing to add.
+        wanted &= (guesses[:, i] != guesses[:, 0]).any(axis=1) | (i == 0)
+        if wanted.any():
+            best.try_starts(problems, np.flatnonzero(wanted), guesses[wanted, i])
     return best.verified(problems)
 
 

@@ -110,7 +110,7 @@ def scattered_starts(problem: Problem, grid: Grid, count: int, *, seed: int = 0)
 
 # Of a batch's starts, phases that are left out in turn: without RL, or with as few samples as allowed.
 LEFT_OUT = np.array([[1, 1, 1], [1, 0, 1], [1, 1, 0]])
-BATCH_SIZES, BATCH_BUDGETS, REACH = 48, 32, 4.0  # of the scan; starts scatter within e^REACH of its best size
+BATCH_SIZES, BATCH_BUDGETS, REACH = 36, 32, 4.0  # of the scan; starts scatter within e^REACH of its best size
 
 
 @partial(jax.jit, static_argnames="target")

@@ -291,8 +291,8 @@ def fit(
         write(target, files, quiet=as_json)
 
 
-for command in cli_decisions.COMMANDS:
-    app.command()(command)
+for name, command in cli_decisions.COMMANDS.items():
+    app.command(name)(command)
 
 
 @roofline_app.callback(invoke_without_command=True)

@@ -144,7 +144,70 @@ def uncertainty(
            lambda: decision_report.uncertainty_files(found, shares, told), as_json, out)  # fmt: skip
 
 
-COMMANDS = (frontier, sweep, demand, sensitivity, uncertainty)
+def near_optimal(
+    scenario: ScenarioName = "lecture-free",
+    within: Annotated[
+        float, typer.Option(parser=number, metavar="SHARE", help="Extra budget that is let pass, 0.01 for 1 %.")
+    ] = 0.01,
+    valley: Annotated[
+        list[str] | None,
+        typer.Option("--valley", metavar="DECISION", help="Two decisions, given one each, whose valley --out draws."),
+    ] = None,
+    sets: Overrides = None,
+    as_json: Json = False,
+    out: Out = None,
+    seed: Seed = 0,
+) -> None:
+    """Say what each decision may be while the plan needs hardly more budget than the best one."""
+    loaded = load(scenario, sets)
+    from allocator import near_optimal as nearly
+    from allocator import near_optimal_report
+    from allocator.optimum.planning import solve
+
+    axes = valley or ["n_active", "d_pretrain"]
+    if len(axes) != 2:
+        raise AllocatorError(f"--valley: got {' '.join(axes)}; give it twice, a decision each")
+    plan = solve(loaded, seed=seed)
+    found = nearly.near_optimal(plan, within=within)
+
+    def files() -> dict[str, str | bytes]:
+        free = [name for name, status in (plan.decision_status or {}).items() if status == "free"]
+        drawn = nearly.valley(plan, *axes) if set(axes) <= set(free) else None
+        rules = None if drawn is None else near_optimal_report.rules_of(plan)
+        return near_optimal_report.files(near=found, valley=drawn, rules=rules)
+
+    answer("near-optimal", found.to_dict(), lambda c: near_optimal_report.print_near_optimal(found, c), files,
+           as_json, out)  # fmt: skip
+
+
+def round_(
+    scenario: ScenarioName = "lecture-free",
+    shape: Annotated[
+        str | None, typer.Option(metavar="MODEL", help="A catalogued model in whose family a shape is sought.")
+    ] = None,
+    days: Annotated[
+        float | None, typer.Option(parser=number, metavar="DAYS", help="Length of the runs, to fill whole chips.")
+    ] = None,
+    sets: Overrides = None,
+    as_json: Json = False,
+    out: Out = None,
+    seed: Seed = 0,
+) -> None:
+    """Round a plan to whole samples, a model shape and whole chips, and tell what each way costs."""
+    loaded = load(scenario, sets)
+    from allocator import near_optimal_report
+    from allocator.optimum.planning import solve
+    from allocator.rounding import round_plan
+
+    plan = solve(loaded, seed=seed)
+    free_k = (plan.decision_status or {}).get("k") != "fixed"
+    found = round_plan(plan, k="whole" if free_k else None, shape=shape, days=days)
+    answer("round", found.to_dict(), lambda c: near_optimal_report.print_rounding(found, c),
+           lambda: near_optimal_report.files(rounding=found), as_json, out)  # fmt: skip
+
+
+COMMANDS = {"frontier": frontier, "sweep": sweep, "demand": demand, "sensitivity": sensitivity,
+            "uncertainty": uncertainty, "near-optimal": near_optimal, "round": round_}  # fmt: skip
 
 
 def _ends(scenario: Any, vary: str, low: float | None, high: float | None) -> tuple[str, tuple[float, float]]:

@@ -26,6 +26,7 @@ NARROW = 1e-10  # width of a bracket in logs that is as good as a point
 ROUNDS = 90  # of closing brackets in; half of them would do by bisection alone
 LADDER = (0.5, 0.8, 1.0, 1.2, 1.5, 2.0, 3.0, 5.0)  # where to look first, in units of the ray
 FAR, STRIDE = 12.0, 1.0  # in logs: how far, and how densely, to look for another basin where there may be one
+HINTS = 3  # times that what one decision's search found is handed to the others
 FALLBACK_WIDTH = 0.1  # in logs, at 1% of extra budget, where the optimum has no parabola
 # Laws whose loss falls in every decision, so that the most generous decisions say whether any plan reaches a loss.
 FALLING = (Additive, Coverage, PassAtK, Product, Shared)
@@ -122,6 +123,10 @@ def edges(centre: Centre, rays: Float[np.ndarray, "rays 4"], within: float) -> E
     if within >= SMALLEST_WITHIN and len(rays):
         search.look_around()
         search.close_in()
+        for _ in range(HINTS):
+            if not search.take_hints():
+                break
+            search.close_in()
         search.explain()
     return Edges(search.z, search.excess, search.held_by, search.convex, search.connected)
 
@@ -147,16 +152,18 @@ class _Search:
         self.z, self.excess, self.slope = np.tile(centre.z, (count, 1)), np.zeros(count), np.zeros(count)
         self.excess_out, self.slope_out = np.full(count, np.inf), np.full(count, np.nan)
         self.convex, self.connected = np.ones(count, bool), np.ones(count, bool)
+        self.members = np.tile(centre.z, (1, 1))  # points within the tolerance that were come upon
 
-    def look(self, rows: np.ndarray, t: np.ndarray) -> None:
+    def look(self, rows: np.ndarray, t: np.ndarray, near: np.ndarray | None = None) -> None:
         """Solve at a parameter of each of some rays, and narrow or widen their brackets by what comes out."""
         problem = self.centre.problem
         pins = np.clip(self.centre.z + t[:, None] * self.step[rows], problem.lower, problem.upper)
         pins = np.where(self.pinned[rows], pins, np.nan)
-        at = levels(self.centre, pins, self.z[rows])
+        at = levels(self.centre, pins, self.z[rows] if near is None else near)
         slope = np.sum(np.where(self.pinned[rows], at.slope, 0.0) * self.step[rows], axis=1)
         self.convex[rows] &= at.convex
         good = at.log_excess <= self.level
+        self.members = np.concatenate([self.members, at.z[good]])
         inner, outer = rows[good & (t > self.inside[rows])], rows[~good & ~(t > self.outside[rows])]
         kept = np.isin(rows, inner)
         self.connected[inner] &= ~(t[kept] > self.outside[inner])
@@ -176,8 +183,29 @@ class _Search:
             self._climb(strides, beyond=np.ones(len(self.room), bool))
         doublings = LADDER[-1] * 2.0 ** np.arange(1, 40)
         self._climb(np.outer(np.ones(len(self.room)), doublings), beyond=np.zeros(len(self.room), bool))
-        for j in np.flatnonzero(np.isnan(self.outside)):
-            self.held_by[j] = self.at_room[j]
+        self._say_where_open()
+
+    def take_hints(self) -> bool:
+        """Go on from members of the set that lie further out along a ray than its end; say whether there were any.
+
+        A plan found for one decision's sake may show another decision in a basin that the strides stepped over.
+        """
+        along = np.where(self.pinned.sum(axis=1) == 1, self.scale, np.nan)
+        with np.errstate(invalid="ignore"):
+            places = np.sum((self.members - self.centre.z)[None] * self.step[:, None], axis=2) / along[:, None] ** 2
+        rows = np.flatnonzero(places.max(axis=1, initial=0.0) > self.inside + BESIDE / self.scale)
+        if not len(rows):
+            return False
+        which = places[rows].argmax(axis=1)
+        self.look(rows, np.minimum(places[rows, which], self.room[rows]), self.members[which])
+        self._climb(self.inside[:, None] + np.array(LADDER), beyond=np.zeros(len(self.room), bool))
+        self._climb(self.inside[:, None] + LADDER[-1] * 2.0 ** np.arange(1, 40), beyond=np.zeros(len(self.room), bool))
+        self._say_where_open()
+        return True
+
+    def _say_where_open(self) -> None:
+        for j in range(len(self.held_by)):
+            self.held_by[j] = self.at_room[j] if np.isnan(self.outside[j]) else "tolerance"
 
     def _climb(self, rungs: np.ndarray, *, beyond: np.ndarray) -> None:
         """Look at each rung within the room; `beyond` says which rays go on once they are outside."""

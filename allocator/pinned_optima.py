@@ -93,25 +93,19 @@ def _solve(problems: Problem, near: np.ndarray, convex: bool, seed: int, rows: n
     left = np.arange(len(rows))
     at = np.clip(near, problems.lower, problems.upper)
     corners = _corners(problems, at)
-    single = (problems.lower < problems.upper).sum(axis=1) == 1
-    starts = np.where(single[:, None], corners[0], at)
-    for i in range(1 + len(corners)):
-        # The last batch's rows may be fewer, but never more, than were compiled for.
-        some = jax.tree.map(lambda x, left=left: x[left], problems)
-        found = optimise_many(some, starts=1 if convex else STARTS, convex=convex, reference=starts[left], seed=seed)
+    for starts in (np.where(np.isfinite(corners[0]), corners[0], at), *corners[1:]):
+        tried = left[np.isfinite(starts[left]).all(axis=1)]
+        if not len(tried):
+            continue
+        some = jax.tree.map(lambda x, tried=tried: x[tried], problems)
+        found = optimise_many(some, starts=1 if convex else STARTS, convex=convex, reference=starts[tried], seed=seed)
         z, d = np.asarray(found.point.z), found.point.derivatives
         held = (some.lower == some.upper) | ~np.isfinite(z)
         good = found.found & ~(at_open_end(some, z) & ~held).any(axis=1)
         slope = d.jacobian[:, 0] + np.asarray(found.point.multiplier)[:, None] * d.jacobian[:, 1]
-        done = rows[left[good]]
+        done = rows[tried[good]]
         out.z[done], out.value[done], out.slope[done] = z[good], d.value[good, 0], slope[good]
-        left = left[~good]
-        if not len(left) or i == len(corners):
-            return
-        starts = corners[i]
-        left = left[np.isfinite(starts[left]).all(axis=1)]
-        if not len(left):
-            return
+        left = np.setdiff1d(left, tried[good])
 
 
 def _corners(problems: Problem, at: np.ndarray) -> list[np.ndarray]:

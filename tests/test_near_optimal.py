@@ -20,6 +20,7 @@ from allocator.errors import AllocatorError
 from allocator.near_optimal import near_optimal, valley
 from allocator.optimum.result import Plan
 from allocator.problem import DECISIONS
+from allocator.rounding import round_plan
 from allocator.scenario.reading import load, with_values
 from allocator.scenario.schema import Scenario
 
@@ -223,9 +224,10 @@ def test_a_target_asks_the_same_question(lecture: Plan):
 # --- shape of the set ---
 
 
-def test_nothing_extra_is_the_plan_and_more_is_wider(lecture: Plan):
-    tolerances = [0.0, 1e-12, 1e-6, 1e-3, 0.01, 0.1, 1.0]
-    found = [near_optimal(lecture, within=within) for within in tolerances]
+@pytest.mark.parametrize(("which", "more"), [("pure", [1e-6, 1e-3, 0.01, 0.1, 1.0]), ("lecture", [0.01, 0.3])])
+def test_nothing_extra_is_the_plan_and_more_is_wider(which: str, more: list[float], request: pytest.FixtureRequest):
+    plan = request.getfixturevalue(which)
+    found = [near_optimal(plan, within=within) for within in (0.0, 1e-12, *more)]
     for interval in (*found[0].intervals, *found[1].intervals):
         assert interval.least == pytest.approx(interval.best, rel=1e-12)
         assert interval.greatest == pytest.approx(interval.best, rel=1e-12)
@@ -260,6 +262,32 @@ def test_no_rl_is_within_the_tolerance_where_rl_hardly_matters():
     assert interval.ratio == math.inf
     assert interval.held_by[0] == "bound"
     assert near_optimal(plan).to_dict()["rows"][-1]["ratio"] is None
+
+
+def test_a_second_basin_is_found_and_the_gap_told():
+    """model.md, section 4: two minima in N. Without RL the loss costs a third more, on the way there more than that."""
+    changes = {"law__rl": {"exponent": 0.2808, "scale_tokens": 3.866e13}, "law__test_time__exponent": 0.0383,
+               "decisions__k": "free", "objective__compute_flop": 9.439e25,
+               "deployment": {"lifetime_tokens": 1e10}}  # fmt: skip
+    plan = solved(LECTURE_FREE, **changes)
+    assert plan.scenario is not None
+    found = near_optimal(plan, within=0.34)
+
+    def regret(size: float) -> float:
+        values = {"objective": {"target_loss": plan.loss}, "decisions.n_active": size}
+        total = allocator.solve(with_values(plan.scenario, values)).total  # pyright: ignore[reportArgumentType]
+        assert total is not None
+        return total.flop / plan.objective.value - 1
+
+    sizes = found["n_active"]
+    assert regret(sizes.greatest) == pytest.approx(0.34, abs=1e-8)
+    assert regret(2.5e11) > 0.34
+    assert regret(sizes.greatest * 0.98) < 0.34
+    assert sizes.best < 1e10 < 2.5e11 < sizes.greatest
+    assert not sizes.connected
+    assert not found["d_rl"].connected
+    assert found["d_rl"].least == 0.0
+    assert near_optimal(plan, within=0.01)["n_active"].connected
 
 
 # --- the valley ---
@@ -344,6 +372,11 @@ def test_a_wrong_valley_is_refused(lecture: Plan, arguments: dict[str, Any], tol
     with pytest.raises(AllocatorError, match=re.escape(told)) as error:
         valley(lecture, **arguments)
     assert "\n" not in str(error.value)
+
+
+def test_chips_need_hardware(lecture: Plan):
+    with pytest.raises(AllocatorError, match=r"days: got 90 for pretrain; needs \[hardware\] with a chip"):
+        round_plan(lecture, days=90)
 
 
 def test_two_free_decisions_make_no_valley(fixed_size: Plan):

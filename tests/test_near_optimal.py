@@ -224,7 +224,7 @@ def test_a_target_asks_the_same_question(lecture: Plan):
 # --- shape of the set ---
 
 
-@pytest.mark.parametrize(("which", "more"), [("pure", [1e-6, 1e-3, 0.01, 0.1, 1.0]), ("lecture", [0.01, 0.3])])
+@pytest.mark.parametrize(("which", "more"), [("pure", [1e-6, 1e-3, 0.01, 0.1, 1.0]), ("fixed_size", [0.01, 0.3])])
 def test_nothing_extra_is_the_plan_and_more_is_wider(which: str, more: list[float], request: pytest.FixtureRequest):
     plan = request.getfixturevalue(which)
     found = [near_optimal(plan, within=within) for within in (0.0, 1e-12, *more)]

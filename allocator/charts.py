@@ -81,7 +81,7 @@ def decisions_by_budget(frame: "pd.DataFrame", budget: str) -> alt.HConcatChart:
             y=_log_axis("amount", "parameters, tokens", alt.Y),
             color=alt.Color("decision:N", title=None, sort=list(_DECISIONS.values())).legend(orient="bottom"),
             # Dashes, since tokens served and pre-training tokens coincide at equal cost.
-            strokeDash=alt.StrokeDash("decision:N", sort=list(_DECISIONS.values()), legend=None),
+            strokeDash=alt.StrokeDash("decision:N", title=None, sort=list(_DECISIONS.values())).legend(orient="bottom"),
             tooltip=["decision:N", alt.Tooltip("amount:Q", format=".3e")],
         )
         .properties(width=WIDTH, height=HEIGHT)

@@ -1,11 +1,13 @@
 """Commands beyond one plan: frontiers, sensitivities, uncertainty, demand."""
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from allocator.console import Json, Out, Overrides, ScenarioName, Seed, answer, load, number
+from allocator.console import Json, Out, Overrides, ScenarioName, Seed, answer, load, number, write
 from allocator.errors import AllocatorError
+from allocator.outputs import check_folder
 
 Ranges = Annotated[
     list[str] | None,
@@ -172,7 +174,7 @@ def near_optimal(
 
     def files() -> dict[str, str | bytes]:
         free = [name for name, status in (plan.decision_status or {}).items() if status == "free"]
-        drawn = nearly.valley(plan, *axes) if set(axes) <= set(free) else None
+        drawn = nearly.valley(plan, axes[0], axes[1]) if set(axes) <= set(free) else None
         rules = None if drawn is None else near_optimal_report.rules_of(plan)
         return near_optimal_report.files(near=found, valley=drawn, rules=rules)
 
@@ -206,8 +208,28 @@ def round_(
            lambda: near_optimal_report.files(rounding=found), as_json, out)  # fmt: skip
 
 
+def report(
+    scenario: ScenarioName = "lecture",
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="DIR", help="Folder of report.html and its tables.")
+    ] = None,
+    draws: Annotated[int, typer.Option(help="How many draws say how sure the plan is.")] = 1000,
+    sets: Overrides = None,
+    seed: Seed = 0,
+) -> None:
+    """Write the plan as a page to open, drag, print and share: one file that needs no network."""
+    if out is None:
+        raise AllocatorError("--out: name the folder that the page goes to")
+    check_folder(out)
+    loaded = load(scenario, sets)
+    from allocator import plan_pages
+
+    made = plan_pages.report(loaded, draws=draws, seed=seed)
+    write(out, plan_pages.page_files(made, scenario), quiet=False)
+
+
 COMMANDS = {"frontier": frontier, "sweep": sweep, "demand": demand, "sensitivity": sensitivity,
-            "uncertainty": uncertainty, "near-optimal": near_optimal, "round": round_}  # fmt: skip
+            "uncertainty": uncertainty, "near-optimal": near_optimal, "round": round_, "report": report}  # fmt: skip
 
 
 def _ends(scenario: Any, vary: str, low: float | None, high: float | None) -> tuple[str, tuple[float, float]]:

@@ -78,9 +78,9 @@ def spread(frame: pd.DataFrame, figure: str, plan: float, rules: Mapping[str, fl
             color=alt.Color("sources:N", title=None, sort=kinds)
             .scale(domain=kinds, range=colours)
             .legend(orient="bottom"),
-            strokeDash=alt.StrokeDash("sources:N", sort=kinds, legend=None).scale(
-                domain=kinds, range=DASHES[: len(kinds)]
-            ),
+            strokeDash=alt.StrokeDash("sources:N", title=None, sort=kinds)
+            .legend(orient="bottom")
+            .scale(domain=kinds, range=DASHES[: len(kinds)]),
         )
     )
     layers: list[Any] = [lines]
@@ -147,7 +147,8 @@ def overtraining_by_demand(frame: pd.DataFrame, models: pd.DataFrame, about: str
         x=x, y=y,
         color=alt.Color("law:N", title=None, sort=laws).scale(domain=laws, range=COLOURS[: len(laws)])
         .legend(orient="bottom"),
-        strokeDash=alt.StrokeDash("law:N", sort=laws, legend=None).scale(domain=laws, range=DASHES[: len(laws)]),
+        strokeDash=alt.StrokeDash("law:N", title=None, sort=laws).legend(orient="bottom")
+        .scale(domain=laws, range=DASHES[: len(laws)]),
     )  # fmt: skip
     rule = alt.Chart(alt.InlineData(values=[{"vs_20": 100.0}])).mark_rule(color=GREY, strokeDash=[4, 4]).encode(y=y)
     ends = [float(low) for low in (both.min() / 1.5, both.max() * 1.5)]

@@ -1,14 +1,11 @@
 """A fit as files: one page that needs no network, tables as CSV, charts as SVG and PNG."""
 
-import json
 import re
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
-from functools import cache
+from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
-import altair as alt
 import numpy as np
 import pandas as pd
 import tomli_w
@@ -21,6 +18,7 @@ from allocator.fitting.provenance import provenance
 from allocator.fitting.recipes import Recipe
 from allocator.fitting.records import data_name
 from allocator.fitting.result import Fit
+from allocator.pages import document, figures, html_list, html_table
 from allocator.units import short_count, significant
 
 MOST_ROWS = 10  # of influence on the page; the CSV has all
@@ -138,20 +136,6 @@ def page(fit: Fit, called: str, recipe: Recipe, tables: Mapping[str, pd.DataFram
     return document(title, told, sections, drawn)
 
 
-def document(title: str, head: str, sections: Iterable[tuple[str, str]], drawn: Mapping[str, Any]) -> str:
-    """A page that needs no network: headed sections of HTML, and the charts that `figures` makes room for."""
-    body = "\n".join(f"<section><h2>{escape(name)}</h2>\n{text}\n</section>" for name, text in sections if text)
-    specs = {f"chart-{name}": chart.to_dict() for name, chart in drawn.items()}
-    return _PAGE.format(
-        title=escape(title),
-        css=_CSS,
-        head=head,
-        body=body,
-        bundle=_bundle(),
-        specs=_script_safe(json.dumps(specs, sort_keys=True, allow_nan=False)),
-    )
-
-
 def _profiles(fit: Fit) -> list[Profile]:
     return profiles(fit) if len(fit.draws) > 1 and np.isnan(fit.pinned).any() else []
 
@@ -186,7 +170,7 @@ def _fitted(fit: Fit, recipe: Recipe) -> str:
         pairs.append(("Pre-training loss", f"that of the law {recipe.pretraining_loss} at each run's N and D"))
     if recipe.fixed:
         pairs.append(("Given", ", ".join(f"{name} = {value:g}" for name, value in recipe.fixed.items())))
-    return _list(pairs)
+    return html_list(pairs)
 
 
 def _rule(rule: recipes.Where) -> str:
@@ -257,16 +241,6 @@ def _findings(fit: Fit) -> str:
     return f"<ul>{''.join(items)}</ul>"
 
 
-def figures(drawn: Mapping[str, Any]) -> str:
-    """Room for each chart."""
-    parts = []
-    for name in drawn:
-        words = escape(name.replace("_", " "))
-        parts.append(f'<figure><div class="box"><div id="chart-{escape(name)}" role="img" aria-label="{words}"></div>'
-                     f"</div></figure>")  # fmt: skip
-    return "\n".join(parts)
-
-
 def _influence(fit: Fit, frame: pd.DataFrame) -> str:
     if frame.empty:
         return ""
@@ -301,7 +275,7 @@ def _search(fit: Fit) -> str:
     found, how = fit.search, fit.resampling
     refits = f"{how.draws} ({how.method}{f', drawn together by {how.cluster}' if how.cluster else ''})"
     condition = fit.condition_number
-    return _list([
+    return html_list([
         ("Loss", f"{fit.loss}; {fit.reduction} over the runs {fit.objective:.6g}"),
         ("Starts", f"{found.starts}, of which {found.share_at_best:.0%} came to this minimum"),
         ("Gradient", f"{found.gradient:.0e} of its terms"),
@@ -335,23 +309,6 @@ def _is_shipped(called: str, recipe: Recipe) -> bool:
     return recipes.read(catalog.recipe_path(called)) == recipe
 
 
-def _list(pairs: Iterable[tuple[str, str]]) -> str:
-    items = [f"<dt>{escape(name)}</dt><dd>{escape(text)}</dd>" for name, text in pairs if text]
-    return f"<dl>{''.join(items)}</dl>"
-
-
-def html_table(heads: Sequence[str], rows: Sequence[Sequence[str]], kind: str = "") -> str:
-    """A table; one that is stacked on a narrow screen bears its headings in each cell."""
-    top = "".join(f"<th>{escape(head)}</th>" for head in heads)
-    body = "".join(
-        "<tr>" + "".join(f'<td data-head="{escape(head)}">{escape(cell)}</td>'
-                         for head, cell in zip(heads, row, strict=True)) + "</tr>"
-        for row in rows
-    )  # fmt: skip
-    shown = f' class="{kind}"' if kind else ""
-    return f'<div class="box"><table{shown}><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>'
-
-
 def _span(low: float, high: float, *, unknown: str = "", counts: bool = False) -> str:
     write = short_count if counts else significant
     ends = [write(end) if np.isfinite(end) else unknown for end in (low, high)]
@@ -362,86 +319,3 @@ def _span(low: float, high: float, *, unknown: str = "", counts: bool = False) -
 
 def _counted(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
-
-
-def _script_safe(text: str) -> str:
-    """JSON that cannot end the script element it stands in."""
-    for char in "<>&\u2028\u2029":
-        text = text.replace(char, f"\\u{ord(char):04x}")
-    return text
-
-
-@cache
-def _bundle() -> str:
-    """Vega, Vega-Lite and Vega-Embed as one script."""
-    import vl_convert
-
-    return vl_convert.javascript_bundle(
-        _GLOBAL, vl_version=".".join(alt.SCHEMA_VERSION.removeprefix("v").split(".")[:2])
-    )
-
-
-_GLOBAL = "window.vegaEmbed = vegaEmbed;"
-_CSS = """
-:root { color-scheme: light; }
-* { box-sizing: border-box; }
-body { margin: 0 auto; padding: 1rem; max-width: 62rem; font: 16px/1.5 system-ui, sans-serif; color: #222;
-  background: #fff; overflow-wrap: anywhere; }
-h1 { font-size: 1.5rem; line-height: 1.25; margin: .5rem 0; }
-h2 { font-size: 1.15rem; margin: 2rem 0 .5rem; border-bottom: 1px solid #ddd; }
-.verdict { border-left: 5px solid #4c78a8; background: #f1f5fa; padding: .6rem .8rem; margin: .8rem 0; }
-.verdict.bad, .caution { border-left: 5px solid #b35900; background: #fdf3e7; padding: .6rem .8rem; }
-.box { overflow-x: auto; }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
-th, td { text-align: left; padding: .25rem 1rem .25rem 0; border-bottom: 1px solid #eee; vertical-align: top;
-  overflow-wrap: normal; }
-th { font-weight: 600; color: #555; }
-dl { display: grid; grid-template-columns: minmax(7rem, max-content) minmax(0, 1fr); gap: .2rem 1rem; margin: 0; }
-dt { color: #555; } dd { margin: 0; }
-ul { padding-left: 1.2rem; } li { margin: .5rem 0; } li.bad { border-left: 4px solid #b35900; padding-left: .5rem; }
-.do { color: #333; font-weight: 600; } .do code { white-space: nowrap; } .remark { color: #555; font-size: .9rem; }
-pre { background: #f6f6f6; padding: .6rem; white-space: pre-wrap; overflow-wrap: anywhere; }
-code, pre { font-size: .88rem; } figure { margin: 1rem 0 2rem; }
-.vega-embed details { top: 0; }
-@media (max-width: 600px) {
-  dl { grid-template-columns: minmax(0, 1fr); } dt { margin-top: .4rem; }
-  table.stack thead { display: none; }
-  table.stack, table.stack tbody, table.stack tr, table.stack td { display: block; }
-  table.stack tr { padding: .4rem 0; border-bottom: 1px solid #ccc; }
-  table.stack td { border: 0; padding: 0; display: flex; gap: .8rem; }
-  table.stack td:empty { display: none; }
-  table.stack td::before { content: attr(data-head); flex: 0 0 8rem; color: #555; }
-}
-@media print {
-  body { max-width: none; font-size: 11pt; } .box { overflow: visible; }
-  figure, tr, li { break-inside: avoid; } h2 { break-after: avoid; }
-  .vega-embed { display: block; padding: 0; } .vega-embed details { display: none; }
-  .vega-embed svg { max-width: 100%; height: auto; }
-}
-"""
-
-# The policy forbids every request, so that a page opened years from now tells nobody.
-_PAGE = """<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; script-src 'unsafe-inline'; \
-style-src 'unsafe-inline'; img-src data: blob:">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{title}</title>
-<style>{css}</style>
-</head>
-<body>
-<h1>{title}</h1>
-{head}
-{body}
-<script>{bundle}</script>
-<script>
-const specs = {specs};
-const actions = {{export: true, source: false, compiled: false, editor: false}};
-for (const [id, spec] of Object.entries(specs))
-  vegaEmbed("#" + id, spec, {{mode: "vega-lite", renderer: "svg", ast: true, actions}}).catch(console.error);
-</script>
-</body>
-</html>
-"""

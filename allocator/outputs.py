@@ -11,6 +11,15 @@ from typing import Any
 from allocator.errors import OutputError
 
 
+def check_folder(folder: Path) -> None:
+    """Raise `OutputError` where a folder cannot be written, before anything is worked out for it."""
+    if os.path.exists(folder) and not os.path.isdir(folder):
+        raise OutputError(f"{folder}: is a file; must be a folder")
+    there = next((path for path in (folder, *folder.parents) if os.path.exists(path)), folder)
+    if not os.access(there, os.W_OK):
+        raise OutputError(f"{folder}: cannot be written: {there} is read-only")
+
+
 def write_folder(folder: Path, files: Mapping[str, str | bytes]) -> None:
     """Write files into a folder, made if absent; whatever fails, the folder is left as it was."""
     if os.path.exists(folder) and not os.path.isdir(folder):

@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from allocator import fit_pages, roofline_charts, roofline_curves
+from allocator import pages, roofline_charts, roofline_curves
 from allocator.charts import pictures
 from allocator.roofline.calibration import SERVING
 from allocator.roofline_checks import Check, counted
@@ -57,14 +57,14 @@ def _page(result: Roofline, drawn: Mapping[str, Any]) -> str:
     told = [[name.strip(), value, remark] for name, value, remark in figures(result)]
     warnings = "".join(f"<li>{escape(warning['message'])}</li>" for warning in result.warnings)
     sections = [
-        ("Figures", fit_pages.html_table(["figure", "value", ""], told, "stack")),
-        ("Terms", fit_pages.html_table(["phase", "part", "ms", "of the step", ""], rows, "stack")),
-        ("Charts", fit_pages.figures(drawn)),
+        ("Figures", pages.html_table(["figure", "value", ""], told, "stack")),
+        ("Terms", pages.html_table(["phase", "part", "ms", "of the step", ""], rows, "stack")),
+        ("Charts", pages.figures(drawn)),
         ("Warnings", f"<ul>{warnings}</ul>" if warnings else ""),
         ("What the words mean", f"<p>{escape(_LEGEND)}</p><p>Expected times: {escape(SERVING.source)}.</p>"),
     ]
     head = f'<p class="verdict good">{escape(verdict(result))}</p>\n<p>{escape(about(result))}</p>'
-    return fit_pages.document(title(result), head, sections, drawn)
+    return pages.document(title(result), head, sections, drawn)
 
 
 _LEGEND = (

@@ -12,14 +12,13 @@ from jaxtyping import Bool, Float
 from allocator.errors import AllocatorError
 from allocator.optimum import certificates
 from allocator.optimum.interior import at_open_end
-from allocator.optimum.many import in_batches, optimise_many
+from allocator.optimum.many import FEW, in_batches, optimise_many
 from allocator.optimum.result import Plan
 from allocator.problem import Problem, Vector
 from allocator.regrets import planned_coordinates
 
 STARTS = 8  # of Newton, besides the one that is given, where nothing certifies an optimum
-FEW = 16  # lanes that a batch compiles first; up to `MANY` Newton runs, pieces of that size beat a longer compilation
-MANY = 4096
+MANY = 4096  # Newton runs up to which small pieces beat the compilation of a large one
 
 
 class PinnedOptima(NamedTuple):

@@ -404,13 +404,13 @@ class _World:
             weight=self.padded(self.weight, 0.0),
             lower=lower,
             upper=upper,
-            shift=np.float64(0.0),  # pyright: ignore[reportArgumentType]
-            scale=np.float64(scale),  # pyright: ignore[reportArgumentType]
-            offset=np.float64(self.weight[some] @ self.floor[some]),  # pyright: ignore[reportArgumentType]
-            threshold=np.float64(0.0),  # pyright: ignore[reportArgumentType]
-            in_logs=np.float64(0.0),  # pyright: ignore[reportArgumentType]
-            target=np.zeros(lanes),  # pyright: ignore[reportArgumentType]
-            price=np.ones(lanes),  # pyright: ignore[reportArgumentType]
+            shift=np.float64(0.0),
+            scale=np.float64(scale),
+            offset=np.float64(self.weight[some] @ self.floor[some]),
+            threshold=np.float64(0.0),
+            in_logs=np.float64(0.0),
+            target=np.zeros(lanes),
+            price=np.ones(lanes),
         )
 
     def padded(self, x: np.ndarray, fill: float) -> Any:
@@ -697,7 +697,9 @@ def _commit(world: _World, starts: np.ndarray, criterion: str, level: float) -> 
 
 
 def _least_tail(world: _World, starts: np.ndarray, level: float) -> Committed | None:
-    stage = world.stage._replace(weight=world.stage.weight / (1 - level), threshold=_one())
+    # The multipliers sum to 1, so a weight above 1 is as good as any and keeps the numbers in range.
+    weight = np.minimum(np.asarray(world.stage.weight) / (1 - level), 2.0)
+    stage = world.stage._replace(weight=weight, threshold=_one())
     some, scale, offset = world.counted, float(stage.scale), float(stage.offset)
     starts = starts.copy()
     for v in starts:
@@ -758,8 +760,8 @@ def _knowing(world: _World, v: np.ndarray, starts: np.ndarray, expected_loss: fl
     world.warm = world.own_z.copy()
     whole = _knowledge(with_state, slope, expected_loss)
     keys = [path for path in DEMAND if path in world.arrays]
-    demand = np.array([world.arrays[path][world.rows] for path in keys]).reshape(len(keys), -1).T
-    groups = np.unique(demand[some], axis=0, return_inverse=True)[1].ravel() if keys else np.zeros(some.sum(), int)
+    demand = [world.arrays[path][world.rows][some] for path in keys]
+    groups = np.unique(np.array(demand), axis=1, return_inverse=True)[1].ravel() if keys else np.zeros(len(weight), int)
     count = int(groups.max()) + 1
     if count == 1:
         return Knowledge(expected_loss, 0.0, 0.0), whole
@@ -773,7 +775,7 @@ def _knowing(world: _World, v: np.ndarray, starts: np.ndarray, expected_loss: fl
         total = float(weight @ floor)
         for group in range(count):
             inside = np.where(members == group, world.weight, 0.0)
-            stage = world.stage._replace(weight=world.padded(inside, 0.0), shift=np.float64(shift))  # pyright: ignore
+            stage = world.stage._replace(weight=world.padded(inside, 0.0), shift=np.float64(shift))
             moved = [point for point in (interior(stage, start) for start in (v, *starts[:2])) if point is not None]
             if not moved:
                 return math.inf
@@ -797,7 +799,7 @@ def _knowledge(value: Callable[[float], float], slope: float, expected_loss: flo
         if value(high) >= expected_loss:
             break
         high *= 1.5
-    shift: Any = brentq(lambda x: min(value(x), 1e300) - expected_loss, 0.0, high, xtol=1e-10, rtol=1e-12)
+    shift: Any = brentq(lambda x: min(value(x), 1e300) - expected_loss, 0.0, high, xtol=1e-7 * high)
     return Knowledge(known, saved, -math.expm1(-float(shift)))
 
 

@@ -21,10 +21,12 @@ from jaxtyping import Array, Float
 from scipy.optimize import nnls
 
 from allocator.laws.law import RlAxis
-from allocator.problem import Problem
+from allocator.problem import Problem, Vector
 
 SMOOTHINGS = tuple(10.0**-i for i in range(1, 10))  # strength of barrier and smoothing, relative to the objective
 MAX_NEWTON = 60  # steps at each strength
+DECREMENT = 1e-12  # gain of a step, over the strength, below which the next strength follows
+SHORTEN, SHORTEST = 0.3, 1e-13  # backtracking
 TIE, NEAR = 1e-8, 3e-5  # weight of a piece that counts as tied; distance at which a constraint counts as active
 CHECK = 1e-8  # distance within which pieces are tied and constraints active when the residual is recomputed
 
@@ -34,16 +36,20 @@ class Stage(NamedTuple):
 
     problems: Problem  # with a leading axis of states, rows beyond the last state repeated
     axis: RlAxis  # of the shared RL coordinate
-    weight: Float[Array, " states"]  # of each state in the sum, 0 where a row does not count
-    lower: Float[Array, "3"]
-    upper: Float[Array, "3"]
-    shift: Float[Array, ""]  # budgets are divided by exp(shift)
-    scale: Float[Array, ""]  # reducible loss that counts as 1
-    offset: Float[Array, ""]  # loss that counts as 0, for the tail
-    threshold: Float[Array, ""]  # 1: only what exceeds the threshold v[3] counts; 0: all of it, and v[3] is idle
-    in_logs: Float[Array, ""]  # 1: what counts is log regret, (log reducible loss - target) / price; 0: loss
-    target: Float[Array, " states"]  # log reducible loss from which regret is counted
-    price: Float[Array, " states"]  # -dlog reducible loss / dlog budget of each state's own optimum
+    weight: Float[Vector, " states"]  # of each state in the sum, 0 where a row does not count
+    lower: Float[Vector, "3"]
+    upper: Float[Vector, "3"]
+    shift: Float[Array, ""] | np.float64  # budgets are divided by exp(shift)
+    scale: Float[Array, ""] | np.float64  # reducible loss that counts as 1
+    offset: Float[Array, ""] | np.float64  # loss that counts as 0, for the tail
+    threshold: (
+        Float[Array, ""] | np.float64
+    )  # 1: only what exceeds the threshold v[3] counts; 0: all of it, and v[3] is idle
+    in_logs: (
+        Float[Array, ""] | np.float64
+    )  # 1: what counts is log regret, (log reducible loss - target) / price; 0: loss
+    target: Float[Vector, " states"]  # log reducible loss from which regret is counted
+    price: Float[Vector, " states"]  # -dlog reducible loss / dlog budget of each state's own optimum
 
 
 class Outcome(NamedTuple):
@@ -122,24 +128,35 @@ def _unknown(stage: Stage):
 def _descend(stage: Stage, v: Float[Array, "starts 4"]) -> Float[Array, "starts 4"]:
     """Follow the smoothed minimum from each strictly feasible start to the weakest smoothing."""
     free = _unknown(stage).astype(float)
-    lengths = 0.5 ** jnp.arange(30)
 
     def step(strength, state):
         v, steps, _ = state
         value = partial(_smooth, stage, strength=strength)
-        here, gradient = jax.value_and_grad(value)(v)
+
+        def both(v):
+            here, gradient = jax.value_and_grad(value)(v)
+            return gradient, (here, gradient)
+
+        hessian, (here, gradient) = jax.jacfwd(both, has_aux=True)(v)  # one pass, which halves the compilation
         gradient = gradient * free
-        hessian = jax.hessian(value)(v) * jnp.outer(free, free) + jnp.diag(1 - free)
-        size, vectors = jnp.linalg.eigh(hessian)
+        hessian = hessian * jnp.outer(free, free) + jnp.diag(1 - free)
+        lawful = jnp.isfinite(gradient).all() & jnp.isfinite(hessian).all()
+        gradient = jnp.where(lawful, gradient, 0.0)
+        size, vectors = jnp.linalg.eigh(jnp.where(lawful, hessian, jnp.eye(len(v))))
         size = jnp.maximum(jnp.abs(size), 1e-10 * jnp.max(jnp.abs(size)))  # downhill also where not convex
         move = -(vectors @ ((vectors.T @ gradient) / size)) * free
         move = move / jnp.maximum(1.0, jnp.max(jnp.abs(move)) / 3)  # the model is good for a few logs at most
         slope = gradient @ move
-        there = jax.vmap(lambda length: value(v + length * move))(lengths)
-        good = there <= here + 1e-4 * lengths * slope
-        found = jnp.any(good)
-        length = jnp.where(found, lengths[jnp.argmax(good)], 0.0)
-        done = ~found | (-slope < 1e-6 * strength)
+
+        def shorten(tried):
+            length = tried[0] * SHORTEN
+            return length, value(v + length * move) <= here + 1e-4 * length * slope
+
+        # Whether a length is enough is carried, since a batch would judge it twice, and rounding could go either way.
+        tried = jnp.asarray(1 / SHORTEN), jnp.asarray(False)
+        length, enough = jax.lax.while_loop(lambda tried: ~tried[1] & (tried[0] > SHORTEST), shorten, tried)
+        length = jnp.where(enough, length, 0.0)
+        done = (length == 0) | (-slope < DECREMENT * strength)
         return v + length * move, steps + 1, done
 
     def one(v):
@@ -167,14 +184,16 @@ class _Expansion(NamedTuple):
 @jax.jit
 def _expand(stage: Stage, v, weights, multipliers):
     def told(v):
-        first, pieces, _, constraints = parts(stage, v)
-        return first, pieces, constraints
+        whole = parts(stage, v)
+        return (whole[0], whole[1], whole[3]), whole
 
     def lagrangian(v):
         first, pieces, exist, constraints = parts(stage, v)
         return first + jnp.sum(jnp.where(exist, weights * pieces, 0.0)) + multipliers @ constraints
 
-    return _Expansion(*parts(stage, v), jax.jacfwd(told)(v), jax.hessian(lagrangian)(v))
+    slopes, whole = jax.jacfwd(told, has_aux=True)(v)
+    first, pieces, exist, constraints = whole
+    return _Expansion(first, pieces, exist, constraints, slopes, jax.hessian(lagrangian)(v))
 
 
 def _expansion(stage: Stage, v, weights=None, multipliers=None) -> _Expansion:

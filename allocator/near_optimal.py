@@ -272,12 +272,14 @@ def _interval(plan: Plan, problem: Problem, centre: Centre, found: Edges, i: int
     assert plan.decision is not None
     tokens = float(problem.costs.lifetime_tokens)
     ends = [PlannedDecision.of(to_decision(problem, found.z[row + j]), tokens) for j in (0, 1)]
-    least, greatest = (getattr(end, name) for end in ends)
+    best = getattr(plan.decision, name)
+    # The plan is between the ends, whatever the last digits of two solutions say.
+    least, greatest = min(getattr(ends[0], name), best), max(getattr(ends[1], name), best)
     regret = np.expm1(np.maximum(found.log_excess[row : row + 2], 0.0)).tolist()
     return Interval(
         name=name,
         least=least,
-        best=getattr(plan.decision, name),
+        best=best,
         greatest=greatest,
         ratio=greatest / least if least > 0 else math.inf if greatest > 0 else 1.0,
         held_by=(found.held_by[row], found.held_by[row + 1]),

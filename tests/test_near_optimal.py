@@ -234,7 +234,7 @@ def test_nothing_extra_is_the_plan_and_more_is_wider(which: str, more: list[floa
         assert interval.regret == (0.0, 0.0)
     for narrow, wide in pairwise(found[1:]):
         for a, b in zip(narrow.intervals, wide.intervals, strict=True):
-            assert b.least < a.least <= a.best <= a.greatest < b.greatest
+            assert b.least < a.least <= a.best == b.best <= a.greatest < b.greatest
 
 
 def test_fixed_decisions_have_no_interval(fixed_size: Plan):

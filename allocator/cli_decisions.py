@@ -58,7 +58,7 @@ def sweep(
     from allocator import decision_report, frontiers
 
     if values is not None:
-        numbers: Any = [number(part) for part in values.split(",")]
+        numbers: Any = _numbers(values)
     else:
         vary, ends = _ends(loaded, vary, low, high)
         numbers = _grid(*ends, points, linear)
@@ -208,6 +208,51 @@ def round_(
            lambda: near_optimal_report.files(rounding=found), as_json, out)  # fmt: skip
 
 
+def robust(
+    scenario: ScenarioName = "lecture-free",
+    criterion: Annotated[str, typer.Option(help="expected, cvar or regret.")] = "expected",
+    level: Annotated[
+        float, typer.Option(parser=number, metavar="SHARE", help="Of cvar: 0.9 is the worst tenth.")
+    ] = 0.9,
+    sigma: Annotated[
+        float | None, typer.Option(parser=number, metavar="NUMBER", help="Of the log of demand; 0.7 if not given.")
+    ] = None,
+    points: Annotated[int, typer.Option(min=1, max=200, help="States of demand.")] = 7,
+    states: Annotated[
+        list[str] | None,
+        typer.Option("--state", metavar="KEY=A,B,...", help="States given one by one, a value each for every key."),
+    ] = None,
+    probability: Annotated[
+        str | None, typer.Option(metavar="P,Q,...", help="Of the states; alike if not given.")
+    ] = None,
+    law_draws: Annotated[int, typer.Option(min=0, help="Draws of the law to cross with demand.")] = 0,
+    sets: Overrides = None,
+    as_json: Json = False,
+    out: Out = None,
+    seed: Seed = 0,
+) -> None:
+    """Commit N, D and R before demand is known, with samples and serving to adapt after."""
+    loaded = load(scenario, sets)
+    from allocator import robust_report, robustness
+    from allocator.distributions import DEMAND_SIGMA
+    from allocator.states import States, crossed, law_states, lognormal_demand
+
+    if states:
+        if sigma is not None:
+            raise AllocatorError("--sigma: excludes --state, which gives the states one by one")
+        known = States(dict(_listed(text) for text in states), None if probability is None else _numbers(probability))
+    else:
+        if probability is not None:
+            raise AllocatorError("--probability: goes with --state")
+        path, demand = _demand(loaded)
+        known = lognormal_demand(demand, DEMAND_SIGMA if sigma is None else sigma, points=points, key=path)
+    if law_draws:
+        known = crossed(known, law_states(loaded, draws=law_draws, seed=seed))
+    found = robustness.robust(loaded, known, criterion=criterion, level=level, seed=seed)
+    answer("robust", robust_report.robust_dict(found), lambda c: robust_report.print_robust(found, c),
+           lambda: robust_report.files(found), as_json, out)  # fmt: skip
+
+
 def report(
     scenario: ScenarioName = "lecture",
     out: Annotated[
@@ -228,8 +273,38 @@ def report(
     write(out, plan_pages.page_files(made, scenario), quiet=False)
 
 
-COMMANDS = {"frontier": frontier, "sweep": sweep, "demand": demand, "sensitivity": sensitivity,
-            "uncertainty": uncertainty, "near-optimal": near_optimal, "round": round_, "report": report}  # fmt: skip
+COMMANDS = {
+    "frontier": frontier,
+    "sweep": sweep,
+    "demand": demand,
+    "sensitivity": sensitivity,
+    "uncertainty": uncertainty,
+    "near-optimal": near_optimal,
+    "robust": robust,
+    "round": round_,
+    "report": report,
+}
+
+
+def _demand(scenario: Any) -> tuple[str, float]:
+    """The key of the scenario's demand, and the demand."""
+    deployment = scenario.deployment
+    for name in ("lifetime_tokens", "tokens_per_second"):
+        value = getattr(deployment, name) if deployment is not None else None
+        if value is not None:
+            return f"deployment.{name}", value
+    raise AllocatorError("deployment: required, since a robust plan is one against demand that is not known yet")
+
+
+def _numbers(text: str) -> list[float]:
+    return [number(part.strip()) for part in text.split(",")]
+
+
+def _listed(text: str) -> tuple[str, list[float]]:
+    key, equals, values = text.partition("=")
+    if not equals or not key.strip():
+        raise AllocatorError(f"--state {text}: must read KEY=A,B,...")
+    return key.strip(), _numbers(values)
 
 
 def _ends(scenario: Any, vary: str, low: float | None, high: float | None) -> tuple[str, tuple[float, float]]:

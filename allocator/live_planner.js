@@ -136,7 +136,7 @@
     const curve = rowsAlongBudget();
     $("live-chart").hidden = curve.length === 0;
     if (view && curve.length) view.resize().data("curve", curve)
-      .data("here", plan.problem ? [] : [{budget: state.budget, loss: plan.loss}]).runAsync();
+      .data("here", [plan.problem ? {...curve[0], shown: 0} : {budget: state.budget, loss: plan.loss, shown: 1}]).runAsync();
   }
 
   const position = (s, value) => Math.round(1000 * Math.log(value / s.low) / Math.log(s.high / s.low));

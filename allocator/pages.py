@@ -34,8 +34,8 @@ def figures(drawn: Mapping[str, Any]) -> str:
     parts = []
     for name in drawn:
         words = escape(name.replace("_", " "))
-        parts.append(f'<figure><div class="box"><div id="chart-{escape(name)}" role="img" aria-label="{words}"></div>'
-                     f"</div></figure>")  # fmt: skip
+        place = f'<div id="chart-{escape(name)}" role="figure" aria-label="{words}"></div>'
+        parts.append(f'<figure><div class="box">{place}</div></figure>')
     return "\n".join(parts)
 
 
@@ -47,7 +47,7 @@ def html_list(pairs: Iterable[tuple[str, str]]) -> str:
 
 def html_table(heads: Sequence[str], rows: Sequence[Sequence[str]], kind: str = "") -> str:
     """A table; one that is stacked on a narrow screen bears its headings in each cell."""
-    top = "".join(f"<th>{escape(head)}</th>" for head in heads)
+    top = "".join(f"<th>{escape(head)}</th>" if head else "<td></td>" for head in heads)
     body = "".join(
         "<tr>" + "".join(f'<td data-head="{escape(head)}">{escape(cell)}</td>'
                          for head, cell in zip(heads, row, strict=True)) + "</tr>"
@@ -141,15 +141,19 @@ style-src 'unsafe-inline'; img-src data: blob:">
 <style>{css}</style>
 </head>
 <body>
+<main>
 <h1>{title}</h1>
 {head}
 {body}
+</main>
 <script>{bundle}</script>
 <script>
 const specs = {specs};
 const actions = {{export: true, source: false, compiled: false, editor: false}};
 for (const [id, spec] of Object.entries(specs))
-  vegaEmbed("#" + id, spec, {{mode: "vega-lite", renderer: "svg", ast: true, actions}}).catch(console.error);
+  vegaEmbed("#" + id, spec, {{mode: "vega-lite", renderer: "svg", ast: true, actions}}).then(() => {{
+    for (const menu of document.querySelectorAll("#" + id + " summary")) menu.ariaLabel = "save this chart";
+  }}).catch(console.error);
 {script}
 </script>
 </body>

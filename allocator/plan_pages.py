@@ -174,12 +174,14 @@ def _live_chart(made: Report) -> Any:
     x = alt.X("budget:Q", title=_axis_title(plan)).scale(type="log", nice=False).axis(
         format="~e", tickCount=5, labelOverlap=True, gridColor="#eee")  # fmt: skip
     y = alt.Y("loss:Q", title=f"loss ({plan.loss_unit})").scale(zero=False).axis(gridColor="#eee")
-    rows: Any = [{"budget": plan.objective.value, "loss": plan.loss}]  # until the page puts in its own
+    rows: Any = [{"budget": plan.objective.value, "loss": plan.loss, "shown": 1}]  # until the page puts in its own
     curve = alt.Chart(alt.InlineData(name="curve", values=rows)).mark_line(color="#0072b2").encode(x=x, y=y)
     here = alt.Chart(alt.InlineData(name="here", values=rows)).mark_point(
         filled=True, size=90, color="#d55e00", opacity=1
     )
-    return alt.layer(curve, here.encode(x=x, y=y)).properties(width=300, height=190)
+    return alt.layer(curve, here.encode(x=x, y=y, opacity=alt.Opacity("shown:Q").scale(None))).properties(
+        width=300, height=190
+    )
 
 
 def _live_section(made: Report) -> str:
@@ -205,8 +207,8 @@ def _live_section(made: Report) -> str:
     worst = max((error["decisions"] for law in live["laws"] for grid in law["grids"].values()
                  if math.isfinite((error := grid["error"])["decisions"])), default=math.nan)  # fmt: skip
     remark = (
-        f"Interpolated between solved plans; at random points between them it is within {significant(100 * worst, 2)} % "
-        "of a plan of their own."
+        f"Interpolated between solved plans; at random points between them within {significant(100 * worst, 2)} % of a "
+        "plan of their own."
     )
     moving = (
         '<p class="remark">MFU moves with the size here, by the rooflines: sliders change what is asked at this '
@@ -223,7 +225,8 @@ def _live_section(made: Report) -> str:
         f'<button type="button" id="live-toml">Scenario at this position</button></p></div>'
         f'<div><div id="live-figures"><dl>{cells}</dl><div id="live-shares"><div class="shares" role="img" '
         f'aria-label="shares of paid FLOP">{shares}</div><ul class="keys">{texts}</ul></div></div>'
-        '<div class="box"><div id="live-chart" role="img" aria-label="loss along the budget"></div></div></div></div>'
+        '<div class="box"><div id="live-chart" role="figure" aria-label="loss along the budget"></div></div>'
+        "</div></div>"
         f'<pre id="live-scenario" tabindex="0" hidden></pre><p class="remark">{remark} The address of this page keeps '
         f"the sliders: copy it to share them.</p>{moving}"
     )

@@ -321,6 +321,8 @@ def _ends(scenario: Any, vary: str, low: float | None, high: float | None) -> tu
         return vary, (low if low is not None else 1e-3, high if high is not None else 1e3)
     if vary == f"objective.{kind}" and kind == "target_loss":
         raise AllocatorError("--from and --to: give the range of target losses")
+    if vary in ("tpot_s", "usd_per_mtok"):
+        raise AllocatorError(f"--from and --to: give the range of {vary}")
     path = find_path(scenario, vary)
     own = value if path == f"objective.{kind}" else assumptions(scenario).get(path)
     if own is None:

@@ -122,7 +122,7 @@ def print_sensitivity(found: Sensitivity, console: Console) -> None:
     console.print(Padding(table, (1, 0, 0, 2)))
     unit = "cost" if target else "budget"
     lines = [worth_of(row.path, row.worth, unit) for row in found.elasticities if not row.path.startswith("law.")]
-    for line in lines[:6]:
+    for line in lines[:9]:
         console.print(Padding(Text(line), (0, 0, 0, 2)))
     console.print(Text(f"\n{FIGURES[found.outcome]} over each assumption's range: {told(found.outcome, found.base)}",
                        style="bold"))  # fmt: skip

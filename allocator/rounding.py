@@ -95,7 +95,7 @@ class RoundedPlan:
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON, every number finite or None."""
         return plain_values(
-            {"schema": "allocator.rounding/1", "title": self.title, "unrounded": self.unrounded,
+            {"schema": "allocator.round/1", "title": self.title, "unrounded": self.unrounded,
              "days": dict(self.days), "rows": self.rows(), "warnings": (), "provenance": self.provenance}
         )  # fmt: skip
 

@@ -4,10 +4,12 @@ A test that needs an outside thing takes its fixture, `mirror`, `browser` or `sm
 Without the thing it skips and says why; if the variable ALLOCATOR_REQUIRE lists the name, it fails instead.
 """
 
+import atexit
 import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NoReturn
@@ -26,6 +28,12 @@ if "jax" in sys.modules:
     raise RuntimeError("jax was imported before tests/conftest.py could make it strict")
 os.environ.update(STRICT)
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+# Most of the suite's time is compilation, of the same programs in many processes: they share what they compiled.
+if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+    compiled = tempfile.mkdtemp(prefix="allocator-compiled-")
+    atexit.register(shutil.rmtree, compiled, ignore_errors=True)
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = compiled
+    os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.2"
 
 hypothesis.settings.register_profile("local", deadline=None)
 hypothesis.settings.register_profile("shared", deadline=None, derandomize=True)

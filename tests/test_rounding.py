@@ -240,7 +240,7 @@ def test_printing_and_plain_values(plan: Plan):
     for words in ("as planned", "best", "chips, pre-training", "and 4 more", "layers x"):
         assert words in text
     told = found.to_dict()
-    assert told["schema"] == "allocator.rounding/1"
+    assert told["schema"] == "allocator.round/1"
     assert len(told["rows"]) == 16
     assert "deepseek-v3:" in str(found)
     assert set(near_optimal_report.files(rounding=found)) == {"rounding.csv"}

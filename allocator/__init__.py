@@ -4,6 +4,7 @@ Names resolve on first use (PEP 562), so that importing the package loads neithe
 """
 
 from importlib import import_module
+from typing import Any
 
 __version__ = "0.1.0"
 
@@ -15,6 +16,14 @@ _HOMES = {
     "Plans": "allocator.optimum.batches",
     "evaluate": "allocator.optimum.planning",
     "Plan": "allocator.optimum.result",
+    "frontier": "allocator.frontiers",
+    "Frontier": "allocator.frontiers",
+    "sensitivity": "allocator.sensitivities",
+    "uncertainty": "allocator.uncertainties",
+    "robust": "allocator.robustness",
+    "States": "allocator.states",
+    "round_plan": "allocator.rounding",
+    "plan_function": "allocator.optimum.implicit",
     "compare": "allocator.comparisons",
     "diff": "allocator.comparisons",
     "fetch": "allocator.downloads",
@@ -33,10 +42,14 @@ _HOMES = {
     "SolveError": "allocator.errors",
 }
 
-__all__ = ["__version__", *_HOMES]  # pyright: ignore[reportUnsupportedDunderAll]
+_MODULES = ("charts",)  # reached as allocator.charts without an import of their own
+
+__all__ = ["__version__", *_HOMES, *_MODULES]  # pyright: ignore[reportUnsupportedDunderAll]
 
 
-def __getattr__(name: str):
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return import_module(f"allocator.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module 'allocator' has no attribute {name!r}")
     return getattr(import_module(_HOMES[name]), name)

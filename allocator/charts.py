@@ -6,6 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import altair as alt
 
+from allocator.decision_words import title_of
+from allocator.frontiers import Frontier
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -134,6 +137,13 @@ def mfu_by_size(curves: "pd.DataFrame", n_active: float, n_active_frozen: float)
         "MFU that the optimum feels", subtitle="optimum with MFU(N): solid; with MFU frozen at that N: dashed"
     )
     return alt.layer(lines, felt, held, title=title).properties(width=WIDTH, height=HEIGHT)
+
+
+def frontier(found: Frontier) -> Any:
+    """A frontier as a line through its points, those that nothing beats."""
+    from allocator.decision_charts import frontier as drawn  # which takes widths from here
+
+    return drawn(found.to_frame(), found.x_name, found.y_name, title_of(found.x_name), title_of(found.y_name))
 
 
 def files(charts: Mapping[str, Any]) -> dict[str, str | bytes]:

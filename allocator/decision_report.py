@@ -11,9 +11,9 @@ from rich.table import Table
 from rich.text import Text
 
 from allocator import charts, decision_charts
-from allocator.decision_words import FIGURES, name_of, told, worth_of
+from allocator.decision_words import FIGURES, name_of, title_of, told, worth_of
 from allocator.distributions import Distribution
-from allocator.frontiers import Frontier, OvertrainingByDemand, axis_unit, released_models
+from allocator.frontiers import Frontier, OvertrainingByDemand, released_models
 from allocator.information import Information, VarianceShares
 from allocator.optimum.result import Plan
 from allocator.report import rows_dict
@@ -42,7 +42,7 @@ def print_frontier(found: Frontier, console: Console) -> None:
     """Print the points of a frontier, thinned to what fits a screen."""
     console.print(Text(about(found), style="bold"))
     frame = found.to_frame()
-    table = _table(_titled(found.x_name), _titled(found.y_name), "N", "D", "R", "k", "pre/RL/inf %", "x 20", "")
+    table = _table(title_of(found.x_name), title_of(found.y_name), "N", "D", "R", "k", "pre/RL/inf %", "x 20", "")
     chosen = np.unique(np.linspace(0, len(frame) - 1, TERMINAL_ROWS).astype(int))
     shares = found.plans.shares
     for i in chosen.tolist():
@@ -66,8 +66,8 @@ def print_frontier(found: Frontier, console: Console) -> None:
 def frontier_files(found: Frontier) -> dict[str, str | bytes]:
     """A frontier's table and charts."""
     frame, own = found.to_frame(), about(found)
-    drawn = {"frontier": decision_charts.frontier(frame, found.x_name, found.y_name, _titled(found.x_name),
-                                                  _titled(found.y_name), own)}  # fmt: skip
+    drawn = {"frontier": decision_charts.frontier(frame, found.x_name, found.y_name, title_of(found.x_name),
+                                                  title_of(found.y_name), own)}  # fmt: skip
     if found.x_name.startswith("objective.") and found.x_name != "objective.target_loss":
         drawn["decisions"] = charts.decisions_by_budget(frame, found.x_name)
         drawn["shares"] = charts.shares_by_budget(frame, found.x_name)
@@ -254,17 +254,6 @@ def _chance(least: float, most: float) -> str:
     if most - least < 5e-4:
         return f"{least:.2f}"
     return f"{least:.2f} to {most:.2f}"
-
-
-def _titled(name: str) -> str:
-    unit = axis_unit(name)
-    if name.startswith(("training_", "serving_", "cost_")):
-        said = {"training": "training cost", "serving": "serving cost", "cost": "cost"}[name.partition("_")[0]]
-    else:
-        said = {"tpot_s": "time per output token", "usd_per_mtok": "price of serving", "loss": "loss"}.get(
-            name
-        ) or name_of(name)
-    return f"{said} ({unit})" if unit and unit not in said else said
 
 
 def _plain(value: Any) -> Any:

@@ -1,5 +1,6 @@
 """How assumptions, decisions and figures are called in tables and charts."""
 
+from allocator.frontiers import axis_unit
 from allocator.units import short_count, significant
 
 NAMES = {
@@ -67,3 +68,15 @@ def told(figure: str, value: float) -> str:
     if figure == "loss":
         return f"{value:.4f}" if value > 0.1 else significant(value, 4)
     return f"{value:.4g}" if figure == "cost" else significant(value)
+
+
+def title_of(name: str) -> str:
+    """A quantity of a frontier with its unit, for headings and axes."""
+    unit = axis_unit(name)
+    if name.startswith(("training_", "serving_", "cost_")):
+        said = {"training": "training cost", "serving": "serving cost", "cost": "cost"}[name.partition("_")[0]]
+    else:
+        said = {"tpot_s": "time per output token", "usd_per_mtok": "price of serving", "loss": "loss"}.get(
+            name
+        ) or name_of(name)
+    return f"{said} ({unit})" if unit and unit not in said else said

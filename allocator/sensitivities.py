@@ -117,7 +117,8 @@ def sensitivity(
     slopes = jax.jit(jax.jacfwd(outcomes))(values)
     target = objective_of(scenario)[0] == "target_loss"
     rows = [_elasticity(plan, path, at[path], np.asarray(slopes[path]), np.asarray(base), target) for path in at]
-    rows.sort(key=lambda row: -abs(row.worth))
+    # Equal worth, as of factors of one demand, is told in the order of the paths.
+    rows.sort(key=lambda row: (-round(abs(row.worth), 12), row.path))
     swings = _swings(scenario, outcome, at, ranges or {}, law, seed)
     return Sensitivity(plan, tuple(rows), outcome, outcome_of(plan, outcome), swings)
 

@@ -97,8 +97,10 @@ class Uncertainty:
 
     def spreads(self) -> dict[str, Spread]:
         """Both kinds of draws by name."""
-        law = {} if self.law_only is None else {"law": self.law_only}
-        return law | {"law and assumed ranges" if self.law_only is not None else "assumed ranges": self.whole}
+        if self.law_only is None:
+            return {"assumed ranges": self.whole}
+        law = {"law": self.law_only}
+        return law if self.whole is self.law_only else law | {"law and assumed ranges": self.whole}
 
     def __str__(self) -> str:
         lines = []

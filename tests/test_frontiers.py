@@ -102,6 +102,14 @@ def test_ends_that_cannot_be_paid_for_are_kept_and_marked():
     assert found.kept[2:].all()
 
 
+def test_a_frontier_draws_itself_by_name():
+    """As scripts do: allocator.frontier, then allocator.charts.frontier."""
+    found = allocator.frontier(load("lecture"), compute_flop=[3e26, 4e26, 5e26])
+    drawn = allocator.charts.frontier(found).to_dict()
+    assert drawn["mark"]["type"] == "line"
+    assert len(next(iter(drawn["datasets"].values()))) == 3
+
+
 def test_more_demand_is_more_loss():
     found = frontier(load("lecture-free"), tokens_per_second=np.geomspace(1e6, 1e8, 9))
     assert found.kept.all()

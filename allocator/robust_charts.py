@@ -13,7 +13,7 @@ from allocator.charts import HEIGHT, WIDTH
 # Okabe and Ito's colours, which colour-blind eyes tell apart; each also has a shape or a dash of its own.
 BLUE, ORANGE, GREEN = "#0072b2", "#e69f00", "#009e73"
 INK, GREY = "#333333", "#6b6b6b"
-PANEL = WIDTH - 60
+PANEL = 300
 ROBUST, MEAN, OWN = "robust plan", "plan made at mean demand", "plan made with the state known"
 COLOURS = {ROBUST: BLUE, MEAN: ORANGE, OWN: GREEN}
 SHAPES = {ROBUST: "circle", MEAN: "triangle-up", OWN: "diamond"}
@@ -21,9 +21,15 @@ DASHES = {ROBUST: [1, 0], MEAN: [6, 3]}
 
 
 def by_state(frame: pd.DataFrame, x: str, x_title: str, unit: str = "nats/token", about: str = "") -> Any:
-    """Loss and k in each state, of the robust plan and of two others; columns are those of `RobustPlan.to_frame`."""
+    """Loss and k by state, of the robust plan and of two others; columns are those of `RobustPlan.to_frame`."""
     panels = []
-    for name, title, log in (("loss", f"loss ({unit})", False), ("k", "samples per query, k", True)):
+    gaps = {"gap": frame["loss"] - frame["own_loss"], "mean_demand_gap": frame["mean_demand_loss"] - frame["own_loss"]}
+    frame = frame.assign(**gaps, own_gap=math.nan)
+    for name, title, log in (
+        ("loss", f"loss ({unit})", False),
+        ("gap", "loss above that with the state known", False),
+        ("k", "samples per query, k", True),
+    ):
         columns = {ROBUST: name, MEAN: f"mean_demand_{name}", OWN: f"own_{name}"}
         long = pd.concat([
             pd.DataFrame({"x": frame[x], "y": frame[column], "plan": plan, "state": frame["state"],
@@ -32,9 +38,9 @@ def by_state(frame: pd.DataFrame, x: str, x_title: str, unit: str = "nats/token"
         ])  # fmt: skip
         long = pd.DataFrame(long[np.isfinite(long["x"]) & np.isfinite(long["y"])])
         panels.append(_points(long, x_title, title, log_x=x != "own_loss", log_y=log))
-    missing = int((~np.isfinite(frame["mean_demand_loss"]) & np.isfinite(frame["loss"])).sum())
+    missing = int(np.isinf(np.asarray(frame["mean_demand_loss"], float)).sum())
     remark = f"the plan made at mean demand cannot serve {missing} of {len(frame)} states" if missing else ""
-    return alt.hconcat(*panels, title=_title("What one commitment leads to", about, remark))
+    return alt.hconcat(*panels, title=_title("What one commitment leads to", about, remark, 180))
 
 
 def regrets(frame: pd.DataFrame, about: str = "") -> Any:
@@ -48,7 +54,7 @@ def regrets(frame: pd.DataFrame, about: str = "") -> Any:
         some = np.flatnonzero(served & np.isfinite(regret))
         some = some[np.argsort(regret[some], kind="stable")]
         share = np.cumsum(probability[some]) / total
-        if plan == MEAN:
+        if plan == MEAN and not np.isnan(regret).all():  # there is such a plan
             lost = 1 - float(share[-1]) if len(some) else 1.0
         if len(some):
             x = [0.0, *np.maximum(100 * regret[some], 0.0)]
@@ -104,7 +110,7 @@ def _axis(channel: Any, field: str, title: str, values: np.ndarray, *, log: bool
     """An axis with ends just outside its values, with ticks at round numbers where it is logarithmic."""
     low, high = float(values.min()), float(values.max())
     style: dict[str, Any] = {"gridColor": "#eee", "titleFontWeight": "normal"}
-    if not (log and low > 0):
+    if not (log and low > 0 and high > 3 * low):
         pad = 0.06 * (high - low) or 0.01 * abs(high)
         scale = {"domain": [low - pad, high + pad], "nice": False}
         return channel(f"{field}:Q", title=title).scale(**scale).axis(tickCount=6, labelOverlap=True, **style)
@@ -121,6 +127,6 @@ def _axis(channel: Any, field: str, title: str, values: np.ndarray, *, log: bool
     return channel(f"{field}:Q", title=title).scale(type="log", domain=list(ends), nice=False).axis(axis)
 
 
-def _title(text: str, about: str, remark: str = "") -> alt.TitleParams:
-    lines = [line for part in (about, remark) for line in textwrap.wrap(part, 110)]
+def _title(text: str, about: str, remark: str = "", width: int = 110) -> alt.TitleParams:
+    lines = [line for part in (about, remark) for line in textwrap.wrap(part, width)]
     return alt.TitleParams(text, subtitle=lines, anchor="start", subtitleColor=GREY, color=INK, offset=12)

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from allocator import charts, robust_charts
-from allocator.robustness import Derating, Evaluated, RobustPlan
+from allocator.robust_plans import Derating, Evaluated, RobustPlan
 from allocator.states import DEMAND
 from allocator.units import one_line, short_count, significant
 
@@ -114,7 +114,7 @@ def charts_of(plan: RobustPlan, frame: pd.DataFrame) -> dict[str, Any]:
     x = next((path for path in DEMAND if path in plan.states.values and np.ptp(plan.states.values[path]) > 0), None)
     column, title = (x, _LABELS[x]) if x else ("own_loss", f"loss of the state's own optimum ({plan.loss_unit})")
     drawn = frame.rename(columns={column: column.replace(".", "_")})  # a dot means nesting to Vega
-    about = one_line(f"{plan.title}; {verdict(plan)}")
+    about = one_line(f"{plan.title}. {verdict(plan)}")
     return {
         "by_state": robust_charts.by_state(drawn, column.replace(".", "_"), title, plan.loss_unit, about),
         "regrets": robust_charts.regrets(drawn, about),

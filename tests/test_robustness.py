@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.optimize import brentq, minimize_scalar
+from scipy.optimize import brentq, minimize, minimize_scalar
 
 import allocator
 from allocator import catalog
 from allocator.errors import AllocatorError, InfeasibleError, ScenarioError
-from allocator.robustness import RobustPlan, derating, evaluate_committed, robust, tail_mean
+from allocator.robust_plans import RobustPlan, tail_mean
+from allocator.robustness import derating, evaluate_committed, robust
 from allocator.scenario.reading import load, with_values
 from allocator.scenario.schema import Scenario
 from allocator.states import LIFETIME, States, crossed, law_states, lognormal_demand
@@ -186,6 +187,32 @@ def test_each_criterion_is_best_at_its_own(plans: dict[str, RobustPlan]):
     assert plans["regret"].worst_regret < 0.99 * min(expected.worst_regret, expected.mean_demand.worst_regret)
 
 
+@pytest.mark.parametrize(("criterion", "figure"), [("expected", "expected_loss"), ("cvar", "cvar")])
+def test_kinks_where_k_meets_its_upper_bound(criterion: str, figure: str):
+    """Nelder and Mead, who know nothing of kinks, find nothing better from around."""
+    scenario, states = powers("decisions.k={min=1.0,max=12.0}"), demand(points=4)
+    plan = robust(scenario, states, criterion=criterion, level=0.6)
+    assert plan.k.max() == pytest.approx(12, rel=1e-12)
+    assert plan.k.min() < 11
+    law = catalog.law_record("chinchilla-epoch").content["parameters"]
+
+    def loss(x: np.ndarray) -> float:
+        n, d, r = np.exp(x)
+        left = BUDGET - 6 * n * d - 9 * n * r
+        k = np.minimum(left / (6 * n * states.values[LIFETIME]), 12)
+        if k.min() < 1:
+            return 100.0
+        trained = law["E"] + law["A"] * n ** -law["alpha"] + law["B"] * d ** -law["beta"] + 0.5 * (r / 1e9) ** -0.3
+        losses = trained + 0.3 * k**-0.3
+        return float(losses.mean()) if criterion == "expected" else tail_mean(losses, states.probability, 0.6)
+
+    assert loss(logs(plan.decision)) == pytest.approx(getattr(plan, figure), rel=1e-12)
+    options = {"xatol": 1e-8, "fatol": 1e-14, "maxiter": 2000}
+    for shift in ([0.2, -0.1, 0.1], [-0.3, 0, -0.2]):
+        found = minimize(loss, logs(plan.decision) + shift, method="Nelder-Mead", options=options)
+        assert getattr(plan, figure) <= found.fun * (1 + 1e-12)
+
+
 def test_tail_at_level_0_is_the_mean_and_near_1_the_worst(plans: dict[str, RobustPlan]):
     scenario, states = powers(), demand()
     none = robust(scenario, states, criterion="cvar", level=0)
@@ -267,6 +294,13 @@ def test_law_and_demand_unknown_together():
     # The mean of the states keeps coefficients on the ridge that they share with their exponents.
     A = states.values["law.pretraining.A"]
     assert states.mean()["law.pretraining.A"] == pytest.approx(np.exp(np.log(A).mean()))
+
+
+def test_law_alone_unknown():
+    plan = robust(powers(), law_states(powers(), draws=6))
+    assert plan.knowing_demand.loss == plan.knowing_demand.budget == 0
+    assert plan.knowing_state.loss > 0
+    assert np.ptp(plan.k) < 1e-12 * plan.k[0]
 
 
 def test_product_form_with_k_free_does_not_care_for_demand():

@@ -1,12 +1,13 @@
 """Commands beyond one plan: frontiers, sensitivities, uncertainty, demand."""
 
+import dataclasses
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from allocator.console import Json, Out, Overrides, ScenarioName, Seed, answer, load, number, write
-from allocator.errors import AllocatorError
+from allocator.errors import AllocatorError, NoPlanError
 from allocator.outputs import check_folder
 
 Ranges = Annotated[
@@ -38,6 +39,7 @@ def frontier(
     found = frontiers.frontier(loaded, {vary: _grid(*ends, points, linear)}, seed=seed)
     answer("frontier", decision_report.frontier_dict(found), lambda c: decision_report.print_frontier(found, c),
            lambda: decision_report.frontier_files(found), as_json, out)  # fmt: skip
+    _require_plan(found)
 
 
 def sweep(
@@ -58,7 +60,11 @@ def sweep(
     from allocator import decision_report, frontiers
 
     if values is not None:
-        numbers: Any = _numbers(values)
+        if low is not None or high is not None or linear:
+            raise AllocatorError("--values: excludes --from, --to and --linear")
+        if not vary:
+            raise AllocatorError("--vary: name the number that takes the values")
+        numbers: Any = _numbers(values, "--values")
     else:
         vary, ends = _ends(loaded, vary, low, high)
         numbers = _grid(*ends, points, linear)
@@ -68,6 +74,7 @@ def sweep(
     answer("sweep", decision_report.frontier_dict(found) | {"schema": "allocator.sweep/1"},
            lambda c: decision_report.print_frontier(found, c), lambda: decision_report.frontier_files(found),
            as_json, out)  # fmt: skip
+    _require_plan(found)
 
 
 def demand(
@@ -131,16 +138,21 @@ def uncertainty(
     loaded = load(scenario, sets)
     from allocator import decision_report, information
     from allocator.distributions import parse_all
+    from allocator.optimum.result import Notice
     from allocator.uncertainties import sources_of
     from allocator.uncertainties import uncertainty as spread
 
     given = parse_all(ranges or [])
     found = spread(loaded, ranges=given, assumed=not no_assumed, draws=draws, seed=seed)
-    shares = told = None
+    shares, told, notes = None, None, []
     if not no_sources:
         sources = sources_of(loaded, given, assumed=not no_assumed)
-        told = information.value_of_information(loaded, sources, seed=seed)
-        shares = information.variance_shares(loaded, sources, seed=seed)
+        try:
+            told = information.value_of_information(loaded, sources, seed=seed)
+            shares = information.variance_shares(loaded, sources, seed=seed)
+        except AllocatorError as error:  # the intervals and counts stand without it
+            notes.append(Notice("sources_unknown", "uncertainty", None, str(error)))
+    found = dataclasses.replace(found, warnings=(*found.warnings, *notes))
     answer("uncertainty", decision_report.uncertainty_dict(found, shares, told),
            lambda c: decision_report.print_uncertainty(found, shares, told, c),
            lambda: decision_report.uncertainty_files(found, shares, told), as_json, out)  # fmt: skip
@@ -165,10 +177,11 @@ def near_optimal(
     from allocator import near_optimal as nearly
     from allocator import near_optimal_report
     from allocator.optimum.planning import solve
+    from allocator.problem import DECISIONS
 
     axes = valley or ["n_active", "d_pretrain"]
-    if len(axes) != 2:
-        raise AllocatorError(f"--valley: got {' '.join(axes)}; give it twice, a decision each")
+    if len(axes) != 2 or not set(axes) <= set(DECISIONS):
+        raise AllocatorError(f"--valley: got {' '.join(axes)}; give it twice, with one of {', '.join(DECISIONS)} each")
     plan = solve(loaded, seed=seed)
     found = nearly.near_optimal(plan, within=within)
 
@@ -240,7 +253,10 @@ def robust(
     if states:
         if sigma is not None:
             raise AllocatorError("--sigma: excludes --state, which gives the states one by one")
-        known = States(dict(_listed(text) for text in states), None if probability is None else _numbers(probability))
+        pairs = [_listed(text) for text in states]
+        if len({key for key, _ in pairs}) < len(pairs):
+            raise AllocatorError("--state: a key is given twice")
+        known = States(dict(pairs), None if probability is None else _numbers(probability, "--probability"))
     else:
         if probability is not None:
             raise AllocatorError("--probability: goes with --state")
@@ -263,8 +279,10 @@ def report(
     seed: Seed = 0,
 ) -> None:
     """Write the plan as a page to open, drag, print and share: one file that needs no network."""
-    if out is None:
+    if out is None or str(out) in ("", "."):
         raise AllocatorError("--out: name the folder that the page goes to")
+    if draws < 2:
+        raise AllocatorError(f"--draws: got {draws}; must be >= 2")
     check_folder(out)
     loaded = load(scenario, sets)
     from allocator import plan_pages
@@ -286,6 +304,12 @@ COMMANDS = {
 }
 
 
+def _require_plan(found: Any) -> None:
+    """Exit as a plan does where not one point has one, after the points were told with their reasons."""
+    if not found.plans.solved.any():
+        raise NoPlanError(f"no point has a plan: {found.plans.reason[0]}")
+
+
 def _demand(scenario: Any) -> tuple[str, float]:
     """The key of the scenario's demand, and the demand."""
     deployment = scenario.deployment
@@ -296,15 +320,18 @@ def _demand(scenario: Any) -> tuple[str, float]:
     raise AllocatorError("deployment: required, since a robust plan is one against demand that is not known yet")
 
 
-def _numbers(text: str) -> list[float]:
-    return [number(part.strip()) for part in text.split(",")]
+def _numbers(text: str, option: str) -> list[float]:
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        raise AllocatorError(f"{option} {text}: must be numbers with commas between") from None
 
 
 def _listed(text: str) -> tuple[str, list[float]]:
     key, equals, values = text.partition("=")
     if not equals or not key.strip():
         raise AllocatorError(f"--state {text}: must read KEY=A,B,...")
-    return key.strip(), _numbers(values)
+    return key.strip(), _numbers(values, f"--state {key.strip()} =")
 
 
 def _ends(scenario: Any, vary: str, low: float | None, high: float | None) -> tuple[str, tuple[float, float]]:

@@ -118,7 +118,13 @@ def print_sensitivity(found: Sensitivity, console: Console) -> None:
     for row in found.elasticities:
         changes = (f"{x:+.2f}" if abs(x) >= 5e-3 else "0" for x in (row.n_active, row.d_pretrain, row.d_rl, row.k))
         last = row.cost if target else 10 * row.loss_nats
-        table.add_row(Text(row.path), *changes, f"{last:+.3f}", f"{row.worth:+.3f}", "assumed" if row.assumed else "")
+        table.add_row(
+            Text(row.path),
+            *changes,
+            f"{last:+.3f}",
+            "-" if np.isnan(row.worth) else f"{row.worth:+.3f}",
+            "assumed" if row.assumed else "",
+        )
     console.print(Padding(table, (1, 0, 0, 2)))
     unit = "cost" if target else "budget"
     lines = [worth_of(row.path, row.worth, unit) for row in found.elasticities if not row.path.startswith("law.")]

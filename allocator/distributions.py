@@ -12,6 +12,8 @@ from allocator.errors import AllocatorError
 from allocator.scenario.assumptions import assumptions
 from allocator.scenario.schema import Scenario
 
+LARGEST_SIGMA = 20.0  # of a log: beyond it draws leave what numbers hold
+
 
 @dataclass(frozen=True)
 class Distribution:
@@ -30,8 +32,8 @@ class Distribution:
         if not all(math.isfinite(number) for number in self.numbers):
             raise AllocatorError(f"{self}: its numbers must be finite")
         if self.kind == "lognormal":
-            if self.numbers[0] <= 0 or self.numbers[1] < 0:
-                raise AllocatorError(f"{self}: the median must be > 0 and sigma >= 0")
+            if self.numbers[0] <= 0 or not 0 <= self.numbers[1] <= LARGEST_SIGMA:
+                raise AllocatorError(f"{self}: the median must be > 0 and sigma >= 0 and <= {LARGEST_SIGMA:g}")
         elif self.numbers[0] <= 0:
             raise AllocatorError(f"{self}: its low end must be > 0")
         elif list(self.numbers) != sorted(self.numbers):
@@ -87,6 +89,8 @@ def parse_all(texts: list[str]) -> dict[str, Distribution]:
             found[key.strip()] = parse(value.strip())
         except AllocatorError as error:
             raise AllocatorError(f"{key.strip()}: {error}") from None
+        if len(found) < len(texts[: texts.index(text) + 1]):
+            raise AllocatorError(f"{key.strip()}: has two ranges")
     return found
 
 

@@ -20,7 +20,7 @@ from allocator.scenario.assumptions import find_path
 from allocator.scenario.building import build, objective_of
 from allocator.scenario.building_costs import lifetime_tokens, serving_roofline
 from allocator.scenario.reading import with_values
-from allocator.scenario.schema import Scenario
+from allocator.scenario.schema import Bounds, Scenario
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -149,6 +149,14 @@ def _limited(scenario: Scenario, name: str, limits: Any, law: Law | None, starts
     problem = build(scenario, law).problem
     of_size = serving_quantity(scenario, problem, name)
     largest = np.exp(_inverse(of_size, np.log(numbers)))
+    own = scenario.decisions.n_active
+    if isinstance(own, Bounds):
+        largest = np.minimum(largest, np.inf if own.max is None else own.max)
+        if own.min is not None and (largest < own.min).any():
+            limit, size = numbers[np.argmin(largest)], largest.min()
+            raise AllocatorError(
+                f"{name}: {limit:g} allows {size:.4g} parameters, below decisions.n_active.min = {own.min:g}"
+            )
     plans = solve_batch(scenario, {"decisions.n_active.max": largest}, law=law, starts=starts, seed=seed)
     x = np.exp(np.asarray(jax.vmap(of_size)(jnp.log(plans.figures.decision.n_active))))
     target = objective_of(scenario)[0] == "target_loss"

@@ -178,7 +178,7 @@
   function toml() {
     let text = live.toml;
     for (const s of live.sliders) if (s.id !== "size") text = text.replace('"@@' + s.id + '@@"', literal(state[s.id]));
-    const size = state.mode === "fixed" ? literal(live.n_active * ratio(state, "size")) : '"free"';
+    const size = state.mode === "fixed" ? literal(live.n_active * ratio(state, "size")) : live.free_size;
     return text.replace('"@@size@@"', size).replace("@@law@@", state.law.replace(/["\\]/g, "\\$&"));
   }
   const literal = (x) => {

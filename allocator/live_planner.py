@@ -140,6 +140,7 @@ def live_planner(plan: Plan, *, seed: int = 0) -> dict[str, Any]:
         "moving": moving,
         "bound": {"decisions": BOUND, "loss": LOSS_BOUND},
         "toml": _toml(scenario, sliders),
+        "free_size": _inline(_free(scenario)),
     }  # fmt: skip
 
 
@@ -335,6 +336,13 @@ def _error(grid: Grid, at: np.ndarray, exact: Plans, scenario: Scenario) -> dict
     loss = floor + np.exp(want[known][:, 4])
     error = np.abs(np.exp(told[known][:, 4]) - np.exp(want[known][:, 4])) / loss
     return {"decisions": float(difference[:, :4].max()), "loss": float(error.max())}
+
+
+def _inline(choice: Any) -> str:
+    """A free or bounded decision as a value of TOML."""
+    if isinstance(choice, str):
+        return f'"{choice}"'
+    return "{ " + ", ".join(f"{end} = {float(value)!r}" for end, value in choice.items()) + " }"
 
 
 def _toml(scenario: Scenario, sliders: Sequence[Mapping[str, Any]]) -> str:

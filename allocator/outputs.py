@@ -16,6 +16,8 @@ def check_folder(folder: Path) -> None:
     if os.path.exists(folder) and not os.path.isdir(folder):
         raise OutputError(f"{folder}: is a file; must be a folder")
     there = next((path for path in (folder, *folder.parents) if os.path.exists(path)), folder)
+    if not os.path.isdir(there):
+        raise OutputError(f"{folder}: cannot be written: {there} is a file")
     if not os.access(there, os.W_OK):
         raise OutputError(f"{folder}: cannot be written: {there} is read-only")
 

@@ -127,7 +127,7 @@ def make_problem(
         open_upper=np.array([stop is None for _, stop in pairs]),
         currency=currency,
     )
-    traced = not all(is_known(leaf) for leaf in jax.tree.leaves((low, high, law.rl_axis)))
+    traced = not all(is_known(leaf) for leaf in jax.tree.leaves((low, high, law)))
     convert: Any = problem.coordinates if traced else partial(to_coordinates, problem)
     lower, upper = (convert(Decision(*side)) for side in (low, high))
     return eqx.tree_at(lambda p: (p.lower, p.upper), problem, (lower, upper))

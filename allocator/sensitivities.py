@@ -22,7 +22,9 @@ from allocator.scenario.schema import Scenario
 if TYPE_CHECKING:
     import pandas as pd
 
-FRACTIONS = ("derate", "mfu", "efficiency", "efficiency.compute", "efficiency.memory")  # keys of numbers up to 1
+# Keys whose numbers have a largest lawful value.
+TOPS = dict.fromkeys(("derate", "mfu", "efficiency", "efficiency.compute", "efficiency.memory"), 1.0)
+TOPS |= {"floor_share": 0.999, "th2": 0.999, "exponent": 10.0}
 TENTH = 0.1  # either way, for a number that nobody gives a range
 OUTCOMES = ("n_active", "d_pretrain", "d_rl", "k", "loss", "cost", "tokens_per_param")
 
@@ -138,7 +140,8 @@ def _swings(
 ) -> tuple[Swing, ...]:
     known = (assumed_ranges(scenario) if law is None else {}) | ranges
     # A law's parameters come from one fit and move together: their draws are for `uncertainty`.
-    paths = [path for path in at if not path.startswith(LAW) or path in ranges]
+    # Ends of a decision's range have none either: a tenth of one may cross the other.
+    paths = [path for path in at if path in known or not (path.startswith(LAW) or path.endswith((".min", ".max")))]
     others = [path for path in ranges if path not in paths]
     ends = {path: _ends(path, at.get(path, math.nan), known.get(path)) for path in (*paths, *others)}
     # All ends in one batch: a row moves one number and leaves the others as they are.
@@ -162,8 +165,9 @@ def _swings(
 def _ends(path: str, value: float, given: Distribution | None) -> tuple[float, float, str]:
     if given is not None:
         return *given.ends(), given.source
-    top = 1.0 if path.endswith(FRACTIONS) else math.inf
-    return value * (1 - TENTH), min(value * (1 + TENTH), top), "a tenth either way"
+    top = next((most for key, most in TOPS.items() if path.endswith(key)), math.inf)
+    low, high = sorted((value * (1 - TENTH), value * (1 + TENTH)))
+    return low, min(high, top), "a tenth either way"
 
 
 def _width(swing: Swing) -> float:

@@ -15,6 +15,7 @@ from allocator.laws.law import Law
 from allocator.optimum.batches import Plans, solve_batch
 from allocator.optimum.planning import solve
 from allocator.optimum.result import Notice, Plan
+from allocator.scenario.rules import EITHER_OR
 from allocator.scenario.schema import Scenario
 from allocator.sensitivities import outcome_of, outcomes_of
 
@@ -124,7 +125,12 @@ def sources_of(
     known: dict[str, Distribution] = {}
     if assumed and law is None:
         known |= assumed_ranges(scenario)
-    known |= ranges or {}
+    given = ranges or {}
+    # A given range replaces its number's alternatives, as a stated key does.
+    for group in EITHER_OR:
+        if any(path in option for option in group for path in given):
+            known = {path: d for path, d in known.items() if not any(path in option for option in group)}
+    known |= given
     found = [Source(LAW_SOURCE, None, _sorted(draws))] if draws is not None else []
     return found + [Source(path, distribution) for path, distribution in known.items()]
 

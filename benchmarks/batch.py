@@ -146,7 +146,8 @@ def main() -> None:
     zs = np.array([slsqp(values, i) for i in range(some)])
     slow = (time.perf_counter() - begun) / some
     error = np.abs(zs[:, 0] - np.log(plans.figures.decision.n_active[:some]))
-    print(f"SLSQP in a loop, ftol 1e-15: {1e3 * slow:.2f} ms each, {slow / (took / given.count):,.0f} x a problem of the "
+    each = took / given.count
+    print(f"SLSQP in a loop, ftol 1e-15: {1e3 * slow:.2f} ms each, {slow / each:,.0f} x a problem of the "
           f"batch; N differs by more than 1e-6 in {np.mean(~(error < 1e-6)):.0%}")  # fmt: skip
     problem, parameters, variables = dgp()
     tried, failed, begun = 20, 0, time.perf_counter()
@@ -166,7 +167,7 @@ def main() -> None:
         except (cp.error.SolverError, cp.error.DPPError):
             failed += 1
     slow = (time.perf_counter() - begun) / tried
-    print(f"cvxpy, DGP with parameters: {1e3 * slow:.1f} ms each, {slow / (took / given.count):,.0f} x a problem of the "
+    print(f"cvxpy, DGP with parameters: {1e3 * slow:.1f} ms each, {slow / each:,.0f} x a problem of the "
           f"batch; {failed} of {tried} fail or differ by more than 1e-3 in log N")  # fmt: skip
 
     if given.agree:

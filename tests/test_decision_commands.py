@@ -48,7 +48,7 @@ def test_tables_and_files(cli, tmp_path: Path):  # noqa: F811
         (["frontier", "--vary", "tpot_s", "--from", "1e-3", "--to", "1"], "decisions.n_active is fixed"),
         (["frontier", "nowhere"], "nowhere"),
         (["sweep", "--vary", "usd_per_mtok", "--values", "1,2"], "is for allocator frontier"),
-        (["sweep", "--vary", "rl.overhead", "--values", "1,x"], "'x' is not a number"),
+        (["sweep", "--vary", "rl.overhead", "--values", "1,x"], "--values 1,x: must be numbers"),
         (["sensitivity", "--outcome", "speed"], "outcome: 'speed'"),
         (["sensitivity", "--range", "rl.overhead=3,2,1"], "rl.overhead: 3,2,1: its numbers must rise"),
         (["uncertainty", "--draws", "1"], "draws: got 1"),

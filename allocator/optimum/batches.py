@@ -24,7 +24,8 @@ from allocator.precision import require_float64
 from allocator.problem import DECISIONS, Decision, Problem
 from allocator.scenario.assumptions import LAW, find_path, problem_at, template
 from allocator.scenario.building import Built, build
-from allocator.scenario.schema import Scenario
+from allocator.scenario.rules import EITHER_OR
+from allocator.scenario.schema import Bounds, Scenario
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -168,13 +169,30 @@ def _arrays(given: Mapping[str, Any]) -> dict[str, np.ndarray]:
 
 def _checked(scenario: Scenario, arrays: Mapping[str, np.ndarray]) -> Scenario:
     """The scenario with all keys present, after both ends of every key's values passed the checks of a file."""
+    for group in EITHER_OR:
+        named = [option for option in group if any(path in option for path in arrays)]
+        if len(named) > 1:
+            both = " and ".join(next(path for path in option if path in arrays) for option in named)
+            raise ScenarioError([f"{both}: exclude each other; vary one"])
     first = {path: float(numbers[0]) for path, numbers in arrays.items()}
     base = template(scenario, first)
     for path, numbers in arrays.items():
         if path.startswith(LAW) and (numbers.min() < 0 or (numbers.min() == 0 and path != f"{LAW}E")):
             raise ScenarioError([f"{path}: got {numbers.min():g}; must be > 0"])
-        for end in {float(numbers.min()), float(numbers.max())} - {first[path]}:
-            template(base, {path: end})
+        low, high = int(np.argmin(numbers)), int(np.argmax(numbers))
+        for row in {low, high} - {0}:  # whole rows, since keys have rules in common, as the ends of a range have
+            template(base, {path: float(x[row]) for path, x in arrays.items()})
+    for name in DECISIONS:
+        ends = [arrays.get(f"decisions.{name}.{end}") for end in ("min", "max")]
+        choice = getattr(base.decisions, name)
+        if all(end is None for end in ends) or not isinstance(choice, Bounds):
+            continue
+        least = choice.min if ends[0] is None else ends[0]
+        most = choice.max if ends[1] is None else ends[1]
+        if least is not None and most is not None and (np.asarray(least) > np.asarray(most)).any():
+            row = int(np.argmax(np.asarray(least) > np.asarray(most)))
+            told = [float(np.ravel(x)[row if np.ndim(x) else 0]) for x in (least, most)]
+            raise ScenarioError([f"decisions.{name}: row {row + 1}: min {told[0]:g} must be <= max {told[1]:g}"])
     return base
 
 

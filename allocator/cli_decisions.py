@@ -10,6 +10,9 @@ from allocator.console import Json, Out, Overrides, ScenarioName, Seed, answer, 
 from allocator.errors import AllocatorError, NoPlanError
 from allocator.outputs import check_folder
 
+From = Annotated[float | None, typer.Option("--from", parser=number, metavar="NUMBER", help="First value.")]
+To = Annotated[float | None, typer.Option("--to", parser=number, metavar="NUMBER", help="Last value.")]
+Linear = Annotated[bool, typer.Option("--linear", help="Evenly spaced in the number itself.")]
 Ranges = Annotated[
     list[str] | None,
     typer.Option("--range", metavar="KEY=RANGE", help="LOW,MID,HIGH, lognormal:MEDIAN,SIGMA or uniform:LOW,HIGH."),
@@ -22,10 +25,10 @@ def frontier(
         str,
         typer.Option(metavar="KEY", help="A number of the scenario, tpot_s, usd_per_mtok or training-serving."),
     ] = "",
-    low: Annotated[float | None, typer.Option("--from", parser=number, metavar="NUMBER", help="First value.")] = None,
-    high: Annotated[float | None, typer.Option("--to", parser=number, metavar="NUMBER", help="Last value.")] = None,
+    low: From = None,
+    high: To = None,
     points: Annotated[int, typer.Option(min=1, max=100_000, help="How many, evenly spaced in logs.")] = 60,
-    linear: Annotated[bool, typer.Option("--linear", help="Evenly spaced in the number itself.")] = False,
+    linear: Linear = False,
     sets: Overrides = None,
     as_json: Json = False,
     out: Out = None,
@@ -46,10 +49,10 @@ def sweep(
     scenario: ScenarioName = "lecture",
     vary: Annotated[str, typer.Option(metavar="KEY", help="A number of the scenario.")] = "",
     values: Annotated[str | None, typer.Option(metavar="A,B,...", help="The values, instead of a range.")] = None,
-    low: Annotated[float | None, typer.Option("--from", parser=number, metavar="NUMBER", help="First value.")] = None,
-    high: Annotated[float | None, typer.Option("--to", parser=number, metavar="NUMBER", help="Last value.")] = None,
+    low: From = None,
+    high: To = None,
     points: Annotated[int, typer.Option(min=1, max=100_000, help="How many, evenly spaced in logs.")] = 21,
-    linear: Annotated[bool, typer.Option("--linear", help="Evenly spaced in the number itself.")] = False,
+    linear: Linear = False,
     sets: Overrides = None,
     as_json: Json = False,
     out: Out = None,

@@ -22,6 +22,7 @@ from allocator.uncertainties import OVERTRAINING, Uncertainty
 from allocator.units import one_line, significant
 
 TERMINAL_ROWS = 15
+LONGEST_HEAD = 22  # of a column, beyond which the quantity goes by its short name
 
 
 def about(plan_or_frontier: Plan | Frontier) -> str:
@@ -42,7 +43,8 @@ def print_frontier(found: Frontier, console: Console) -> None:
     """Print the points of a frontier, thinned to what fits a screen."""
     console.print(Text(about(found), style="bold"))
     frame = found.to_frame()
-    table = _table(title_of(found.x_name), title_of(found.y_name), "N", "D", "R", "k", "pre/RL/inf %", "x 20", "")
+    heads = (title if len(title := title_of(name)) <= LONGEST_HEAD else name for name in (found.x_name, found.y_name))
+    table = _table(*heads, "N", "D", "R", "k", "pre/RL/inf %", "x 20", "")
     chosen = np.unique(np.linspace(0, len(frame) - 1, TERMINAL_ROWS).astype(int))
     shares = found.plans.shares
     for i in chosen.tolist():
@@ -127,7 +129,11 @@ def print_sensitivity(found: Sensitivity, console: Console) -> None:
         )
     console.print(Padding(table, (1, 0, 0, 2)))
     unit = "cost" if target else "budget"
-    lines = [worth_of(row.path, row.worth, unit) for row in found.elasticities if not row.path.startswith("law.")]
+    lines = [
+        worth_of(row.path, row.worth, unit)
+        for row in found.elasticities
+        if not row.path.startswith(("law.", "objective."))
+    ]
     for line in lines[:9]:
         console.print(Padding(Text(line), (0, 0, 0, 2)))
     console.print(Text(f"\n{FIGURES[found.outcome]} over each assumption's range: {told(found.outcome, found.base)}",

@@ -65,7 +65,7 @@ def print_comparison(compared: Comparison, console: Console) -> None:
     names = list(compared.plans)
     regret = _table("plan of", *(f"[{i}]" for i in range(1, len(names) + 1)))
     for i, a in enumerate(names, 1):
-        cells = (_percent(compared.regret[a][b]).removesuffix(" %") for b in names)
+        cells = (_percent(compared.regret[a][b], 2).removesuffix(" %") for b in names)
         regret.add_row(Text(f"[{i}] {a}"), *cells)
     console.print(Padding(regret, (1, 0, 0, 2)))
     legend = (
@@ -247,5 +247,5 @@ def _loss(loss: float) -> str:
     return f"{loss:.4f}" if loss > 0.1 else significant(loss, 4)
 
 
-def _percent(share: float) -> str:
-    return "0 %" if abs(share) < 5e-5 else f"{significant(100 * share)} %"
+def _percent(share: float, digits: int = 3) -> str:
+    return "0 %" if abs(share) < 5e-5 else f"{significant(100 * share, digits)} %"

@@ -12,7 +12,10 @@ from test_optimum_against_closed_forms import Numbers, draws, oracle
 import allocator
 from allocator import catalog
 from allocator.errors import AllocatorError, ScenarioError
-from allocator.problem import DECISIONS
+from allocator.optimum.newton import polish
+from allocator.optimum.solving import verifies
+from allocator.problem import DECISIONS, Decision, to_coordinates, to_decision
+from allocator.scenario.building import build
 from allocator.scenario.reading import from_values, load, with_values
 
 PURE = {
@@ -102,6 +105,22 @@ def test_best_of_starts_is_the_single_path_s_best():
         alone = allocator.solve(with_values(scenario, {path: float(numbers[i]) for path, numbers in values.items()}))
         behind += bool(plans.figures.loss[i] > alone.loss + 1e-9 * alone.reducible_loss)
     assert behind == 0
+
+
+@pytest.mark.parametrize(("overlap", "rl", "test_time", "scale_tokens", "speed", "budget"), [
+    (0.525, 0.27, 0.154, 1.21e10, 8.97e3, 8.14e23), (1.1, 0.184, 0.124, 1.85e11, 1.51e6, 1.34e27),
+])  # fmt: skip
+def test_newton_leaves_a_bound_from_which_the_way_is_not_convex(overlap, rl, test_time, scale_tokens, speed, budget):
+    """Without RL the multiplier says to leave, and Newton's own direction to stay."""
+    changes = {"law.overlap": overlap, "law.rl.exponent": rl, "law.test_time.exponent": test_time}
+    changes |= {"law.rl.scale_tokens": scale_tokens, "deployment.tokens_per_second": speed, "decisions.k": "free"}
+    scenario = with_values(load("lecture-free"), changes | {"objective.compute_flop": budget})
+    best = single(allocator.solve(scenario))
+    assert best[2] > 0
+    problem = build(scenario).problem
+    point = polish(problem, to_coordinates(problem, Decision(*best)._replace(d_rl=0.0)))
+    assert verifies(point)
+    assert to_decision(problem, point.z) == pytest.approx(best, rel=1e-9)
 
 
 def test_zero_of_a_term_leaves_it_out():

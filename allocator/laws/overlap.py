@@ -1,6 +1,10 @@
 """How much RL and test time remove the same errors."""
 
+from functools import partial
+
+import jax
 import jax.numpy as jnp
+from jax.custom_derivatives import SymbolicZero
 from jaxtyping import Array, Float
 
 from allocator import precision  # noqa: F401  (float64 before the first array)
@@ -20,8 +24,11 @@ def log_joint_factor(
     log h = -(x + y) - log(1 - (1 - e^-a)(1 - e^-b)) / om, which has no cancellation and no special case at om = 0
     once the last term is written as om x y E(a) E(b) Λ(P); where 1 - P is small it is summed from its own parts.
     """
-    x, y = -log_f, -log_g
-    om = jnp.asarray(overlap, float)
+    return _log_joint(-log_f, -log_g, jnp.asarray(overlap, float))
+
+
+@jax.custom_jvp
+def _log_joint(x, y, om):
     a, b = om * x, om * y
     product = jnp.expm1(-a) * jnp.expm1(-b)
     near_product = product < 0.5
@@ -36,6 +43,27 @@ def log_joint_factor(
     safe_om = jnp.where(near_product, 1.0, om)
     far = (low - jnp.log1p(jnp.exp(low - high) - jnp.exp(-high))) / safe_om
     return -(x + y) + jnp.where(near_product, common, far)
+
+
+@partial(_log_joint.defjvp, symbolic_zeros=True)
+def _log_joint_jvp(primals, tangents):
+    """Slopes -e^a / (e^a + e^b - 1) and its mirror image, far cheaper than differentiating the cases above.
+
+    Only the slope in om, which few ask for, is 0/0 at om = 0 and comes from those cases.
+    """
+    x, y, om = primals
+    swap = y > x
+    low, high = jnp.where(swap, x, y), jnp.where(swap, y, x)
+    ratio = jnp.exp(om * (low - high))
+    of_high = 1 / (1 + ratio - jnp.exp(-om * high))
+    of_low = ratio * of_high
+    slopes = {
+        0: lambda dx: -jnp.where(swap, of_low, of_high) * dx,
+        1: lambda dy: -jnp.where(swap, of_high, of_low) * dy,
+        2: lambda dom: jax.jvp(lambda om: _log_joint.fun(x, y, om), (om,), (dom,))[1],
+    }
+    moved = [slopes[i](tangent) for i, tangent in enumerate(tangents) if type(tangent) is not SymbolicZero]
+    return _log_joint(x, y, om), sum(moved, jnp.zeros_like(x))
 
 
 def _mean_decay(a):

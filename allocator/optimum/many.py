@@ -13,7 +13,15 @@ from allocator.optimum.solving import verdict
 from allocator.optimum.starts import spread
 from allocator.problem import Problem
 
-ROUNDS = (10, 16, 40, MAX_STEPS)  # steps of Newton, in all, after which the problems that are done leave the batch
+ROUNDS = (
+    10,
+    16,
+    24,
+    40,
+    80,
+    MAX_STEPS,
+)  # steps of Newton, in all, after which the problems that are done leave the batch
+PATIENCE = 16  # steps after which a start is given up if its problem has a verified point from another
 FEW, MANY = 64, 4096  # problems that go together, since each number of them is compiled for itself
 
 
@@ -66,7 +74,7 @@ class _Best:
 
     def try_starts(self, problems: Problem, rows: np.ndarray, z: np.ndarray) -> None:
         """Run Newton on some problems from a start each."""
-        part, judged = _polish_many(_take(problems, rows), z)
+        part, judged = _polish_many(_take(problems, rows), z, self.found[rows])
         if self.points is None:
             self.points, self.residuals = (
                 jax.tree.map(lambda x: np.full((len(self.found), *x.shape[1:]), 0, x.dtype), tree)
@@ -88,16 +96,23 @@ class _Best:
         return Verified(point, self.found, self.residuals[0], self.residuals[1], self.tried)
 
 
-def _polish_many(problems: Problem, z: Float[np.ndarray, "problems 4"]) -> tuple[KktPoint, Any]:
-    """Newton on all problems, and verdicts; after each round those that have settled leave, or all would wait."""
+def _polish_many(problems: Problem, z: Float[np.ndarray, "problems 4"], found: np.ndarray) -> tuple[KktPoint, Any]:
+    """Newton on all problems, and verdicts; after each round those that have settled leave, or all would wait.
+
+    `found` says which problems have a verified point already, and so less to gain from a slow start.
+    """
     states = in_batches(_begin, problems, z)
-    left = np.arange(len(z))
+    left, given_up = np.arange(len(z)), np.zeros(len(z), bool)
     for steps in ROUNDS:
         _put(states, left, in_batches(_advance, *_take((problems, states), left), shared=(steps,)))
         left = left[~states.done[left]]
+        if steps >= PATIENCE:
+            given_up[left[found[left]]] = True
+            left = left[~found[left]]
         if not len(left):
             break
-    return in_batches(_conclude, problems, states)
+    points, (kkt, constraint, verified) = in_batches(_conclude, problems, states)
+    return points, (kkt, constraint, verified & ~given_up)
 
 
 def in_batches(function: Any, *trees: Any, shared: tuple[Any, ...] = ()) -> Any:

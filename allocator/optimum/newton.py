@@ -19,6 +19,7 @@ SETTLED = 1e-6  # Newton step, in logs, at which the active set is judged; the i
 ROUNDING = 1e-11  # Newton step below which steps are mostly noise
 SIGN_TOLERANCE = 1e-9  # a multiplier this wrong, relative to what it balances, is rounding
 SHORTEN, SHORTEST = 0.25, 1e-7  # backtracking
+PUSHES = 4  # off bounds that Newton would fall back on: by 1 in logs, then 2, 4 and 8
 
 
 class Derivatives(NamedTuple):
@@ -68,6 +69,8 @@ class State(NamedTuple):
     dlam: Array
     length: Array  # of the next step to try
     stopper: Array  # coordinate whose bound that step runs into, or -1
+    pushes: Array  # off bounds, so far
+    fresh: Array  # nothing is known at z yet, so the step there is accepted whatever it finds
     steps: Array
     done: Array
 
@@ -145,7 +148,10 @@ def _wrong_multiplier(d: Derivatives, multiplier, active, binding):
 
 
 def _change_active_set(problem: Problem, state: State):
-    """Release the bound whose multiplier is most wrong, or switch the constraint on or off."""
+    """Release the bound whose multiplier is most wrong, or switch the constraint on or off.
+
+    Returns the new active set, whether the constraint binds, the coordinate released (-1: none), whether any changed.
+    """
     wrong = _wrong_signs(problem, state.active, state.at, state.multiplier)
     worst = jnp.argmax(wrong)
     release = wrong[worst] > SIGN_TOLERANCE
@@ -155,7 +161,8 @@ def _change_active_set(problem: Problem, state: State):
     slack = state.binding & (held_back | nothing_free)
     violated = ~state.binding & (state.at.value[1] > SIGN_TOLERANCE)
     active = jnp.where(release & (jnp.arange(4) == worst), 0, state.active)
-    return active, (state.binding | violated) & ~slack, release | slack | violated
+    released = jnp.where(release, worst, -1)
+    return active, (state.binding | violated) & ~slack, released, release | slack | violated
 
 
 def _step(problem: Problem, state: State) -> State:
@@ -168,10 +175,9 @@ def _step(problem: Problem, state: State) -> State:
     stopped = jnp.arange(4) == state.stopper
     z = jnp.where(stopped, jnp.where(state.dz > 0, problem.upper, problem.lower), z)  # on the bound, not beside it
     d = derivatives(problem, z)
-    started = state.steps > 0
     active = jnp.where(stopped, jnp.sign(state.dz).astype(state.active.dtype), state.active)
     first_multiplier = _least_squares_multiplier(d.jacobian, active, state.binding)
-    multiplier = jnp.where(started, state.multiplier + state.length * state.dlam, first_multiplier)
+    multiplier = jnp.where(state.fresh, first_multiplier, state.multiplier + state.length * state.dlam)
 
     residual = _residual(d.value, d.jacobian, multiplier, state.active, state.binding)
     planned = jnp.max(jnp.abs(state.dz))
@@ -179,11 +185,11 @@ def _step(problem: Problem, state: State) -> State:
     # Near rounding only a real gain counts, or noise would keep the loop alive.
     gain = jnp.where(planned < ROUNDING, 0.1, 1 - state.length / 4)
     at_bound_already = (state.stopper >= 0) & (state.length < 1e-12)
-    accepted = ~started | at_bound_already | (left < gain * planned)
+    accepted = state.fresh | at_bound_already | (left < gain * planned)
 
     shorter = state.length * SHORTEN
     stalled = ~accepted & ((planned < ROUNDING) | (shorter < SHORTEST))
-    changed_active, changed_binding, changed = _change_active_set(problem, state)
+    changed_active, changed_binding, released, changed = _change_active_set(problem, state)
     judged = stalled & (planned < SETTLED) & changed
 
     def choose(if_accepted, if_judged, otherwise):
@@ -203,12 +209,23 @@ def _step(problem: Problem, state: State) -> State:
     correction = -inverted @ residual
     dz = jnp.where(here.active == 0, correction[:4], 0.0)
     longest, stopper = _step_to_box(problem, here.z, dz)
+    # Where the way off a released bound is not convex at first, Newton's direction leads back to it, time and again.
+    side = jnp.where(judged & (jnp.arange(4) == released), state.active, 0)
+    falls_back = jnp.any(dz * side > 0)
+    give_up = falls_back & (state.pushes == PUSHES)
+    back = falls_back & ~give_up
+    room = (problem.upper - problem.lower) / 2
+    pushed = here.z - side * jnp.minimum(2.0**state.pushes, room)
     return here._replace(
+        z=jnp.where(back, pushed, here.z),
         inverse=inverted,
-        dz=dz,
+        dz=jnp.where(back, 0.0, dz),
         dlam=correction[4],
-        length=choose(longest, longest, shorter),
-        stopper=choose(stopper, stopper, -1),
+        length=jnp.where(back, 0.0, choose(longest, longest, shorter)),
+        stopper=jnp.where(back, -1, choose(stopper, stopper, -1)),
+        pushes=state.pushes + back,
+        fresh=back,
+        done=here.done | give_up,
     )
 
 
@@ -244,8 +261,10 @@ def begin(problem: Problem, z: Float[ArrayLike, "4"], binding: Bool[ArrayLike, "
         inverse=jnp.eye(5),
         dz=nothing,
         dlam=zero,
-        length=zero,  # the first step goes nowhere: it evaluates the start
+        length=zero,
         stopper=jnp.asarray(-1),
+        pushes=jnp.asarray(0),
+        fresh=jnp.asarray(True),
         steps=jnp.asarray(0),
         done=jnp.asarray(False),
     )
@@ -265,7 +284,7 @@ def conclude(problem: Problem, state: State) -> KktPoint:
         multiplier=state.multiplier,
         active=state.active,
         binding=state.binding,
-        step=jnp.max(jnp.abs(state.dz)),
+        step=jnp.where(state.fresh, jnp.inf, jnp.max(jnp.abs(state.dz))),
         wrong_sign=jnp.where(state.binding, wrong, jnp.maximum(wrong, state.at.value[1])),
         curvature=_reduced_curvature(state.at, state.multiplier, state.active, state.binding),
         derivatives=state.at,

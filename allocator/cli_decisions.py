@@ -23,7 +23,10 @@ def frontier(
     scenario: ScenarioName = "lecture",
     vary: Annotated[
         str,
-        typer.Option(metavar="KEY", help="A number of the scenario, tpot_s, usd_per_mtok or training-serving."),
+        typer.Option(
+            metavar="KEY",
+            help="A number of the scenario, tpot_s, usd_per_mtok, training_cost, serving_cost or training-serving.",
+        ),
     ] = "",
     low: From = None,
     high: To = None,
@@ -71,7 +74,7 @@ def sweep(
     else:
         vary, ends = _ends(loaded, vary, low, high)
         numbers = _grid(*ends, points, linear)
-    if vary in (*frontiers.LIMITS, frontiers.TRADEOFF):
+    if vary in frontiers.OWN:
         raise AllocatorError(f"--vary {vary}: is for allocator frontier; a sweep varies a number of the scenario")
     found = frontiers.frontier(loaded, {vary: numbers}, seed=seed)
     answer("sweep", decision_report.frontier_dict(found) | {"schema": "allocator.sweep/1"},
@@ -351,7 +354,7 @@ def _ends(scenario: Any, vary: str, low: float | None, high: float | None) -> tu
         return vary, (low if low is not None else 1e-3, high if high is not None else 1e3)
     if vary == f"objective.{kind}" and kind == "target_loss":
         raise AllocatorError("--from and --to: give the range of target losses")
-    if vary in ("tpot_s", "usd_per_mtok"):
+    if vary in ("tpot_s", "usd_per_mtok", "training_cost", "serving_cost"):
         raise AllocatorError(f"--from and --to: give the range of {vary}")
     path = find_path(scenario, vary)
     own = value if path == f"objective.{kind}" else assumptions(scenario).get(path)

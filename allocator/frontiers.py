@@ -13,7 +13,7 @@ from allocator import catalog
 from allocator.errors import AllocatorError
 from allocator.laws.law import Law
 from allocator.optimum.batches import STARTS, Plans, solve_batch
-from allocator.optimum.planning import UNITS, solve
+from allocator.optimum.planning import UNITS
 from allocator.problem import LARGEST, SMALLEST, Problem
 from allocator.roofline.step import decode_step
 from allocator.scenario.assumptions import find_path
@@ -21,14 +21,15 @@ from allocator.scenario.building import build, objective_of
 from allocator.scenario.building_costs import lifetime_tokens, serving_roofline
 from allocator.scenario.reading import with_values
 from allocator.scenario.schema import Bounds, Scenario
+from allocator.tradeoffs import CAPS, at_one_quality, capped, phase_costs
 
 if TYPE_CHECKING:
     import pandas as pd
 
 TRADEOFF = "training-serving"
 LIMITS = ("tpot_s", "usd_per_mtok")  # what a limit on N is a limit on
+OWN = (*LIMITS, *CAPS, TRADEOFF)  # quantities that are no numbers of a scenario
 DEMAND = ("deployment.tokens_per_second", "deployment.lifetime_tokens", "deployment.lifetime_days", "deployment.derate")
-CHEAPEST, DEAREST = 1e-3, 1e3  # weights on serving, of the forecast demand
 BISECTIONS = 80
 
 
@@ -75,8 +76,9 @@ def frontier(
 
     The quantity is a number of the scenario (a budget, target loss, demand, or an end of a decision's range such as
     `decisions.n_active.max`), a limit on serving through the scenario's hardware: `tpot_s`, seconds per output token
-    by the inference roofline, or `usd_per_mtok`, USD per million output tokens; or `training-serving`, whose values
-    weigh serving cost against training cost at the quality of the scenario's plan. Each point is a plan of its own;
+    by the inference roofline, or `usd_per_mtok`, USD per million output tokens; a cap, beside the scenario's own limit
+    and in its currency, on `training_cost` or `serving_cost`; or `training-serving`, whose values weigh serving cost
+    against training cost at the quality of the scenario's plan. Each point is a plan of its own;
     one that cannot be made is kept with its reason, and is no part of the frontier.
     """
     given = {**(values or {}), **named}
@@ -87,6 +89,8 @@ def frontier(
         return _tradeoff(scenario, numbers, law, starts, seed)
     if name in LIMITS:
         return _limited(scenario, name, numbers, law, starts, seed)
+    if name in CAPS:
+        return _capped(scenario, name, numbers, law, starts, seed)
     path = find_path(scenario, name)
     plans = solve_batch(scenario, {path: numbers}, law=law, starts=starts, seed=seed)
     x = np.where(plans.solved, plans.values[path], np.nan)
@@ -114,35 +118,36 @@ def undominated(x: Float[np.ndarray, " n"], y: Float[np.ndarray, " n"]) -> np.nd
 
 def _tradeoff(scenario: Scenario, weights: Any, law: Law | None, starts: int, seed: int) -> Frontier:
     """Least weighted cost at one quality: both costs of each plan are on their frontier, whatever the weight."""
-    kind, _, currency = objective_of(scenario)
-    key = next((path for path in DEMAND[:2] if _stated(scenario, path)), None)
-    if key is None:
-        raise AllocatorError("deployment: required, since serving cost is traded against training cost")
-    if kind != "target_loss":
-        plan = solve(scenario, law=law, seed=seed)
-        changes = {"objective.target_loss": plan.loss} | ({"objective.currency": currency} if kind else {})
-        scenario = with_values(scenario, changes)
-    weight = np.atleast_1d(np.asarray(weights, float))
-    if not (np.isfinite(weight).all() and (weight > 0).all()):
-        raise AllocatorError(f"{TRADEOFF}: weights must be > 0 and finite")
-    demand = getattr(scenario.deployment, key.rpartition(".")[2])
-    plans = solve_batch(scenario, {key: demand * weight}, law=law, starts=starts, seed=seed)
-    cost = np.asarray(plans.figures.phase_cost)
-    training, serving = cost[:, 0] + cost[:, 1], cost[:, 2] / weight
+    weight = _positive(TRADEOFF, "weights", weights)
+    plans = at_one_quality(scenario, weight, law, starts, seed)
+    training, serving = phase_costs(plans)
+    currency = objective_of(plans.scenario)[2]
     kept = undominated(training, serving)
-    x_name, y_name = f"training_{currency}", f"serving_{currency}"
-    return Frontier(plans.scenario, TRADEOFF, x_name, y_name, training, serving, weight, kept, plans)
+    names = f"training_{currency}", f"serving_{currency}"
+    return Frontier(plans.scenario, TRADEOFF, *names, training, serving, weight, kept, plans)
 
 
-def _stated(scenario: Scenario, path: str) -> bool:
-    return scenario.deployment is not None and getattr(scenario.deployment, path.rpartition(".")[2]) is not None
+def _capped(scenario: Scenario, name: str, caps: Any, law: Law | None, starts: int, seed: int) -> Frontier:
+    """The best plan with one of its two costs capped."""
+    limits = _positive(name, "limits", caps)
+    plans = capped(scenario, name, limits, law, starts, seed)
+    kind, _, currency = objective_of(scenario)
+    x = phase_costs(plans)[list(CAPS).index(name)]
+    y = np.asarray(np.exp(plans.figures.log_cost) if kind == "target_loss" else plans.figures.loss)
+    names = f"{name.removesuffix('cost')}{currency}", f"cost_{currency}" if kind == "target_loss" else "loss"
+    return Frontier(plans.scenario, name, *names, x, y, limits, undominated(x, y), plans)
+
+
+def _positive(name: str, what: str, values: Any) -> np.ndarray:
+    numbers = np.atleast_1d(np.asarray(values, float))
+    if not len(numbers) or not (np.isfinite(numbers).all() and (numbers > 0).all()):
+        raise AllocatorError(f"{name}: {what} must be > 0 and finite")
+    return numbers
 
 
 def _limited(scenario: Scenario, name: str, limits: Any, law: Law | None, starts: int, seed: int) -> Frontier:
     """A limit on a quantity that rises with N is a largest N."""
-    numbers = np.atleast_1d(np.asarray(limits, float))
-    if not len(numbers) or not (np.isfinite(numbers).all() and (numbers > 0).all()):
-        raise AllocatorError(f"{name}: limits must be > 0 and finite")
+    numbers = _positive(name, "limits", limits)
     if not isinstance(scenario.decisions.n_active, str) and isinstance(scenario.decisions.n_active, float):
         raise AllocatorError(f"{name}: decisions.n_active is fixed at {scenario.decisions.n_active:g}; free it, "
                              "since the limit works through the size")  # fmt: skip

@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.optimize import minimize
 
 import allocator
+from allocator import catalog
 from allocator.errors import AllocatorError
 from allocator.frontiers import frontier, overtraining_by_demand, released_models, undominated
 from allocator.scenario.reading import load, with_values
@@ -44,6 +46,8 @@ def test_training_against_serving_at_one_quality():
     found = frontier(scenario, {"training-serving": np.geomspace(1e-2, 1e2, 21)})
     assert found.kept.all()
     assert np.asarray(found.plans.figures.loss) == pytest.approx(plan.loss, rel=1e-9)
+    told = found.plans.shares[:, 2]  # of what is paid, not of what was weighed
+    assert told == pytest.approx(found.y / (found.x + found.y), rel=1e-9)
     assert (np.diff(found.x) > 0).all()
     assert (np.diff(found.y) < 0).all()
     slope = np.diff(found.y) / np.diff(found.x)
@@ -64,6 +68,70 @@ def test_no_point_of_the_tradeoff_can_be_beaten_by_a_plan_with_a_size_of_its_own
         alone = allocator.solve(with_values(scenario, changes))
         assert alone.phases is not None
         assert alone.phases["pretrain"].flop + alone.phases["rl"].flop == pytest.approx(found.x[i], rel=1e-7)
+
+
+def by_hand(budget: float, cap: dict[str, float]) -> float:
+    """Log of the least reducible loss of `lecture-free` with two limits on cost, by SciPy alone."""
+    law = catalog.law_record("besiroglu-2024").content["parameters"]
+    a, b, alpha, beta = (law[name] for name in ("A", "B", "alpha", "beta"))
+    rho, unit, demand = 0.08803296429559924, 1e9, 5e7 * 60 * 86400
+
+    def loss(z):
+        return np.log(a * np.exp(-alpha * z[0]) + b * np.exp(-beta * z[1])) - rho * np.log1p(np.exp(z[2]) / unit)
+
+    def costs(z):
+        n, d, r = np.exp(z)
+        return {"training_cost": 6 * n * d + 3 * 3 * n * r, "serving_cost": 3 * 2 * n * demand}
+
+    limits = [{"type": "ineq", "fun": lambda z: np.log(budget / sum(costs(z).values()))}]
+    limits += [{"type": "ineq", "fun": lambda z, k=k, v=v: np.log(v / costs(z)[k])} for k, v in cap.items()]
+    tried = [
+        minimize(loss, np.log([n, d, r]), constraints=limits, method="SLSQP",
+                 bounds=[(10, 40)] * 3, options={"ftol": 1e-14, "maxiter": 1000})
+        for n in (1e9, 1e10, 1e11) for d in (1e12, 1e14) for r in (1e12, 1e14)
+    ]  # fmt: skip
+    return min(found.fun for found in tried if found.success)
+
+
+@pytest.mark.parametrize("name", ["training_cost", "serving_cost"])
+def test_a_cap_on_one_cost_beside_the_budget(name: str):
+    """Against SciPy with both limits; a cap above the plan's own cost changes nothing, and is beaten."""
+    scenario = load("lecture-free")
+    plan = allocator.solve(scenario)
+    assert plan.phases is not None
+    inference = plan.phases["inference"].flop
+    own = inference if name == "serving_cost" else plan.phases["pretrain"].flop + plan.phases["rl"].flop
+    caps = own * np.array([0.03, 0.3, 0.8, 2.0])
+    found = frontier(scenario, {name: caps})
+    assert found.kept.tolist() == [True, True, True, True]
+    assert found.x[:3] == pytest.approx(caps[:3], rel=1e-8)
+    assert found.x[3] == pytest.approx(own, rel=1e-8)
+    assert np.asarray(found.plans.figures.loss)[3] == pytest.approx(plan.loss, rel=1e-12)
+    budget = scenario.objective.compute_flop
+    assert (np.asarray(found.plans.figures.flop).sum(axis=1) <= budget * (1 + 1e-8)).all()
+    for cap, log_reducible in zip(caps, found.plans.figures.log_reducible, strict=True):
+        assert log_reducible == pytest.approx(by_hand(budget, {name: cap}), abs=1e-7)
+    told = found.plans[1]  # at the scenario's own demand, and not as the optimum that it is not
+    assert told.status == "evaluated"
+    assert told.loss == pytest.approx(found.y[1], rel=1e-12)
+    assert told.total.flop == pytest.approx(np.asarray(found.plans.figures.flop)[1].sum(), rel=1e-9)
+
+
+def test_a_cap_at_a_target_and_one_that_nothing_meets():
+    scenario = load("lecture-free")
+    plan = allocator.solve(scenario)
+    target = with_values(scenario, {"objective.target_loss": plan.loss})
+    half = plan.phases["inference"].flop / 2
+    capped = frontier(target, serving_cost=[half])
+    assert capped.y_name == "cost_compute_flop"
+    assert capped.x == pytest.approx(half, rel=1e-8)
+    # The same plan with its size given, which is all that serving costs.
+    size = float(capped.plans.figures.decision.n_active[0])
+    alone = allocator.solve(with_values(target, {"decisions.n_active": size}))
+    assert capped.y[0] == pytest.approx(alone.total.flop, rel=1e-8)
+    none = frontier(load("lecture"), serving_cost=[1e24, 1e30])  # N and k are fixed
+    assert none.plans.status.tolist() == ["infeasible", "optimal"]
+    assert none.plans.reason[0] == "serving_cost: no plan costs so little"
 
 
 def test_speed_through_the_roofline():
@@ -137,6 +205,7 @@ def test_kept_points_are_those_that_nothing_beats(points: list[tuple[float, floa
         ({"compute_flop": []}, "at least one number"),
         ({"compute_flop": [np.nan]}, "is nan"),
         ({"training-serving": [-1.0]}, "weights must be > 0"),
+        ({"serving_cost": [1e26, -1.0]}, "serving_cost: limits must be > 0"),
         ({"usd_per_mtok": [0.0]}, "must be > 0"),
     ],
 )

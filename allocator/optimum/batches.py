@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -16,8 +16,8 @@ from allocator.optimum import certificates
 from allocator.optimum.accounts import PHASES, Figures, chinchilla_tokens, figures
 from allocator.optimum.interior import at_open_end, exponents_too_large
 from allocator.optimum.many import in_batches, optimise_many
-from allocator.optimum.newton import polish
-from allocator.optimum.planning import failed_plan, plan_of
+from allocator.optimum.newton import derivatives, polish
+from allocator.optimum.planning import evaluate, failed_plan, plan_of
 from allocator.optimum.result import Plan
 from allocator.optimum.solving import Solution, optimise, residuals
 from allocator.precision import require_float64
@@ -52,6 +52,7 @@ class Plans:
     z: Float[np.ndarray, "plans 4"] = field(repr=False)  # in the solver's coordinates
     binding: np.ndarray = field(repr=False)
     user_law: Law | None = field(default=None, repr=False)
+    weighed: bool = False  # the decisions are the optimum of a weighted problem, told at `values`
 
     def __len__(self) -> int:
         return len(self.status)
@@ -81,6 +82,9 @@ class Plans:
         if not self.solved[i]:
             return failed_plan(self.scenario, self.user_law, SolveError(self.reason[i], status=str(self.status[i])))
         scenario, built = built_at(self.scenario, values, self.user_law)
+        if self.weighed:
+            decision = {name: float(x[i]) for name, x in self.figures.decision._asdict().items()}
+            return evaluate(scenario, law=self.user_law, **decision)
         point = jax.tree.map(np.asarray, polish(built.problem, self.z[i], self.binding[i]))
         kkt, constraint = residuals(point)
         solution = Solution(built.problem, point, str(self.certificate[i]), int(self.starts[i]), kkt, constraint)
@@ -270,6 +274,31 @@ def problems_at(
 def _ran_away(problems: Problem, z: np.ndarray) -> np.ndarray:
     """Which problems have no interior optimum, whatever local one was found."""
     return exponents_too_large(problems) | np.any(at_open_end(problems, z), axis=-1)
+
+
+def told_at(plans: Plans, values: Mapping[str, np.ndarray]) -> Plans:
+    """The same decisions, with what they give and cost at other numbers of the scenario."""
+    problems, _ = problems_at(plans.scenario, values, plans.user_law, len(plans))
+    told = _blank(in_batches(_told, problems, plans.z), ~plans.solved)
+    told = told._replace(decision=plans.figures.decision)
+    return replace(plans, values=values, figures=told, weighed=True)
+
+
+def without(plans: Plans, rows: np.ndarray, reason: str) -> Plans:
+    """The same plans, but for some that turn out to be none."""
+    told = {name: _blank(getattr(plans, name), rows) for name in (
+        "figures", "chinchilla_tokens", "shadow_price", "kkt_residual", "constraint_residual", "z")}  # fmt: skip
+    status, reasons = (np.where(rows, x, old) for x, old in (("infeasible", plans.status), (reason, plans.reason)))
+    return replace(plans, status=status, reason=reasons, **told)
+
+
+@jax.jit
+def _told(problems, z):
+    def at(problem, z):
+        d = derivatives(problem, z)
+        return figures(problem, z, d.value, d.jacobian)
+
+    return jax.vmap(at)(problems, z)
 
 
 @jax.jit

@@ -236,7 +236,7 @@ def robust(
     sigma: Annotated[
         float | None, typer.Option(parser=number, metavar="NUMBER", help="Of the log of demand; 0.7 if not given.")
     ] = None,
-    points: Annotated[int, typer.Option(min=1, max=200, help="States of demand.")] = 7,
+    points: Annotated[int | None, typer.Option(min=1, max=200, help="States of demand; 7 if not given.")] = None,
     states: Annotated[
         list[str] | None,
         typer.Option("--state", metavar="KEY=A,B,...", help="States given one by one, a value each for every key."),
@@ -257,8 +257,9 @@ def robust(
     from allocator.states import States, crossed, law_states, lognormal_demand
 
     if states:
-        if sigma is not None:
-            raise AllocatorError("--sigma: excludes --state, which gives the states one by one")
+        for option, value in (("--sigma", sigma), ("--points", points)):
+            if value is not None:
+                raise AllocatorError(f"{option}: excludes --state, which gives the states one by one")
         pairs = [_listed(text) for text in states]
         if len({key for key, _ in pairs}) < len(pairs):
             raise AllocatorError("--state: a key is given twice")
@@ -267,7 +268,7 @@ def robust(
         if probability is not None:
             raise AllocatorError("--probability: goes with --state")
         path, demand = _demand(loaded)
-        known = lognormal_demand(demand, DEMAND_SIGMA if sigma is None else sigma, points=points, key=path)
+        known = lognormal_demand(demand, DEMAND_SIGMA if sigma is None else sigma, points=points or 7, key=path)
     if law_draws:
         known = crossed(known, law_states(loaded, draws=law_draws, seed=seed))
     found = robustness.robust(loaded, known, criterion=criterion, level=level, seed=seed)

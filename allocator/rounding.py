@@ -139,7 +139,8 @@ def round_plan(
     _check_shape(plan.decision.n_active, shape, free)
     samples = _samples(problem, plan.decision.k, k, free)
     if not runs and shape is None and samples == [None]:
-        raise AllocatorError(f"k: got {k!r}; leaves nothing to round here: give a shape or days")
+        own = f"fixed at {plan.decision.k:g}" if not free[3] else "left as it is"
+        raise AllocatorError(f"decisions.k: {own}, so nothing is left to round: give a shape or days")
     pins = np.array([_pins(problem, {3: count}) for count in samples])
     # Samples first: they move the size, whose shapes move the tokens, which fill the chips.
     ways = [_Way(pins[0], None, z)] if samples == [None] else _solved(problem, pins, [None] * len(pins), z)

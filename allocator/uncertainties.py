@@ -15,6 +15,7 @@ from allocator.laws.law import Law
 from allocator.optimum.batches import Plans, solve_batch
 from allocator.optimum.planning import solve
 from allocator.optimum.result import Notice, Plan
+from allocator.scenario.assumptions import template
 from allocator.scenario.rules import EITHER_OR
 from allocator.scenario.schema import Scenario
 from allocator.sensitivities import outcome_of, outcomes_of
@@ -131,6 +132,10 @@ def sources_of(
         if any(path in option for option in group for path in given):
             known = {path: d for path, d in known.items() if not any(path in option for option in group)}
     known |= given
+    # Its ends are lawful before anything is drawn from it; those of a log-normal are drawn themselves.
+    for path, distribution in given.items():
+        for end in distribution.ends() if distribution.kind != "lognormal" else ():
+            template(scenario, {path: end})
     found = [Source(LAW_SOURCE, None, _sorted(draws))] if draws is not None else []
     return found + [Source(path, distribution) for path, distribution in known.items()]
 

@@ -42,6 +42,13 @@ def test_tables_and_files(cli, tmp_path: Path):  # noqa: F811
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
+        (
+            ["uncertainty", "--draws", "50", "--range", "law.rl.exponent=0.05,0.1,17"],
+            "law.rl.exponent: got 17.0; must be <= 10",
+        ),
+        (["robust", "--points", "3", "--state", "deployment.tokens_per_second=1e7,1e8"], "--points: excludes --state"),
+        (["round", "lecture"], "decisions.k: fixed at 1, so nothing is left to round"),
+        (["frontier", "--vary", "."], ".: not a key of a scenario"),
         (["frontier", "--vary", "rl.overhed"], "rl.overhed"),
         (["frontier", "--from", "-1", "--to", "1e27"], "--from: got -1; must be > 0"),
         (["frontier", "--vary", "tpot_s"], "--from and --to"),

@@ -129,7 +129,9 @@ def test_a_long_run_needs_few_chips_and_rounding_costs_more(plan: Plan):
 
 def test_a_fixed_k_is_left_alone():
     plan = allocator.solve(with_values(FREE, {"decisions.k": 1.5}))
-    with pytest.raises(AllocatorError, match="k: got 'whole'; leaves nothing to round here: give a shape or days"):
+    with pytest.raises(
+        AllocatorError, match="decisions.k: fixed at 1.5, so nothing is left to round: give a shape or days"
+    ):
         round_plan(plan)
     with pytest.raises(AllocatorError, match=re.escape("k: got 2.0; the scenario fixes it at 1.5")):
         round_plan(plan, k=2.0)
@@ -205,7 +207,7 @@ def test_a_familys_own_shape_is_one_of_its_shapes(model: str):
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [({"k": "half"}, """k: got 'half'; must be "whole", a number > 0 or None"""), ({"k": -1}, "k: got -1; must be"),
-     ({"k": math.nan}, "k: got nan; must be"), ({"k": None}, "k: got None; leaves nothing to round"),
+     ({"k": math.nan}, "k: got nan; must be"), ({"k": None}, "decisions.k: left as it is, so nothing is left"),
      ({"shape": 70}, "shape: got 70; must be the name of a model"),
      ({"shape": "llama-3.1-70b", "multiple": 0}, "multiple: got 0; must be a whole number"),
      ({"days": -1}, "days: got -1 for pretrain; must be a finite number > 0"),

@@ -117,7 +117,7 @@ def _replace(section: Any, path: list[str], value: Any) -> Any:
 
 def find_path(scenario: Scenario, name: str) -> str:
     """The key path that a short name such as `compute_flop` stands for; a path stands for itself."""
-    if "." in name:
+    if "." in name.strip("."):
         return name
     candidates = [path for path in _schema_paths() if path.rpartition(".")[2] == name]
     candidates += [path for path in law_parameters(scenario) if path.rpartition(".")[2] == name]

@@ -68,7 +68,9 @@ def table(name: str) -> tuple[Record, ...]:
         raise CatalogError(f"data: {name!r} is no shipped table, must be one of {', '.join(records)}")
     about = _about(name)
     if "rows" in about:  # measurements, which have no names
-        raise CatalogError(f"data: a row of {name} is {about['rows']}, no named record; read {table_path(name)}")
+        raise CatalogError(
+            f"data: a row of {name} is {about['rows']}, no named record; read catalog.table_path({name!r})"
+        )
     parse = {"text": str, "number": float, "bool": "1".__eq__}
     parsers = {column: parse[kind["type"]] for column, kind in about["columns"].items()}
     with _resource(f"data/{name}/table.csv").open(encoding="utf-8", newline="") as file:

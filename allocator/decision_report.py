@@ -22,6 +22,7 @@ from allocator.uncertainties import OVERTRAINING, Uncertainty
 from allocator.units import one_line, significant
 
 TERMINAL_ROWS = 15
+SAME_AS_DEMAND = ("deployment.lifetime_days", "deployment.derate")  # factors of the tokens served, as demand is
 LONGEST_HEAD = 22  # of a column, beyond which the quantity goes by its short name
 
 
@@ -123,8 +124,8 @@ def print_sensitivity(found: Sensitivity, console: Console) -> None:
         table.add_row(
             Text(row.path),
             *changes,
-            f"{last:+.3f}",
-            "-" if np.isnan(row.worth) else f"{row.worth:+.3f}",
+            _signed(last),
+            "-" if np.isnan(row.worth) else _signed(row.worth),
             "assumed" if row.assumed else "",
         )
     console.print(Padding(table, (1, 0, 0, 2)))
@@ -132,18 +133,22 @@ def print_sensitivity(found: Sensitivity, console: Console) -> None:
     lines = [
         worth_of(row.path, row.worth, unit)
         for row in found.elasticities
-        if not row.path.startswith(("law.", "objective."))
+        if not row.path.startswith(("law.", "objective.")) and row.path not in SAME_AS_DEMAND
     ]
     for line in lines[:9]:
         console.print(Padding(Text(line), (0, 0, 0, 2)))
     console.print(Text(f"\n{FIGURES[found.outcome]} over each assumption's range: {told(found.outcome, found.base)}",
                        style="bold"))  # fmt: skip
-    swings = _table("assumption", "from", "to", "gives", "to", "range")
+    swings = _table("assumption", "low", "high", "at low", "at high", "range")
     swings.columns[-1].justify = "left"
     for swing in found.swings[:TERMINAL_ROWS]:
         ends = (told(found.outcome, end) if np.isfinite(end) else "no plan" for end in (swing.at_low, swing.at_high))
         swings.add_row(name_of(swing.path), f"{swing.low:.3g}", f"{swing.high:.3g}", *ends, _clip(swing.source))
     console.print(Padding(swings, (1, 0, 0, 2)))
+
+
+def _signed(x: float) -> str:
+    return "0" if abs(x) < 5e-4 else f"{x:+.3f}"
 
 
 def sensitivity_files(found: Sensitivity) -> dict[str, str | bytes]:

@@ -172,7 +172,7 @@ def uncertainty(
     warnings = []
     law_sources = [source for source in sources if source.draws is not None]
     if not law_sources and law is None:
-        text = "no draws of this law are on record: its parameters are held as if they were certain"
+        text = "no draws of this law are on record, so its parameters are held as if certain; chinchilla-epoch has some"
         warnings.append(Notice("law_without_draws", "law.pretraining", scenario.law.pretraining, text))
     random = np.random.default_rng(seed)
     probability = random.random((len(sources), draws))

@@ -317,7 +317,8 @@ def test_measurements_are_whole_and_finite(name: str):
 
 def test_a_table_of_measurements_has_no_records():
     with pytest.raises(
-        CatalogError, match=r"^data: a row of gadre_runs is a training run, no named record; read .*csv$"
+        CatalogError,
+        match=r"^data: a row of gadre_runs is a training run, .*; read catalog.table_path\(.gadre_runs.\)$",
     ):
         table("gadre_runs")
 

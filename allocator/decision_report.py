@@ -58,12 +58,13 @@ def print_frontier(found: Frontier, console: Console) -> None:
         x, y = (f"{row[name]:.4g}" if name != "loss" else f"{row[name]:.5f}" for name in (found.x_name, found.y_name))
         table.add_row(x, y, *figures, split, significant(float(row["vs_20"])), "" if row["kept"] else "beaten")
     console.print(Padding(table, (1, 0, 0, 2)))
-    left = len(found) - int(found.kept.sum())
-    if left:
-        console.print(Padding(Text(f"{left} of {len(found)} points are not on the frontier"), (1, 0, 0, 2)))
-    for text in dict.fromkeys(str(reason) for reason in found.plans.reason if reason is not None):
-        console.print(Padding(Text(text), (0, 0, 0, 2)))
-        break
+    solved = found.plans.solved
+    beaten, none = int((solved & ~found.kept).sum()), int((~solved).sum())
+    if beaten:
+        console.print(Padding(Text(f"{beaten} of {len(found)} points are beaten by another in both"), (1, 0, 0, 2)))
+    if none:
+        reason = next(str(text) for text in found.plans.reason if text is not None)
+        console.print(Padding(Text(f"{none} of {len(found)} points have no plan; the first: {reason}"), (1, 0, 0, 2)))
 
 
 def frontier_files(found: Frontier) -> dict[str, str | bytes]:

@@ -101,7 +101,7 @@ def frontier(
     known_direction = more_is_better or (path.startswith(("objective.", "decisions.")) and not path.endswith(".min"))
     kept = undominated(-x if more_is_better else x, y) if known_direction else plans.solved
     unit = f"cost_{objective_of(plans.scenario)[2]}" if target else "loss"
-    return Frontier(plans.scenario, name, path, unit, x, np.asarray(y), plans.values[path], kept, plans)
+    return Frontier(scenario, name, path, unit, x, np.asarray(y), plans.values[path], kept, plans)
 
 
 def undominated(x: Float[np.ndarray, " n"], y: Float[np.ndarray, " n"]) -> np.ndarray:
@@ -124,7 +124,7 @@ def _tradeoff(scenario: Scenario, weights: Any, law: Law | None, starts: int, se
     currency = objective_of(plans.scenario)[2]
     kept = undominated(training, serving)
     names = f"training_{currency}", f"serving_{currency}"
-    return Frontier(plans.scenario, TRADEOFF, *names, training, serving, weight, kept, plans)
+    return Frontier(scenario, TRADEOFF, *names, training, serving, weight, kept, plans)
 
 
 def _capped(scenario: Scenario, name: str, caps: Any, law: Law | None, starts: int, seed: int) -> Frontier:
@@ -135,12 +135,15 @@ def _capped(scenario: Scenario, name: str, caps: Any, law: Law | None, starts: i
     x = phase_costs(plans)[list(CAPS).index(name)]
     y = np.asarray(np.exp(plans.figures.log_cost) if kind == "target_loss" else plans.figures.loss)
     names = f"{name.removesuffix('cost')}{currency}", f"cost_{currency}" if kind == "target_loss" else "loss"
-    return Frontier(plans.scenario, name, *names, x, y, limits, undominated(x, y), plans)
+    return Frontier(scenario, name, *names, x, y, limits, undominated(x, y), plans)
 
 
 def _positive(name: str, what: str, values: Any) -> np.ndarray:
-    numbers = np.atleast_1d(np.asarray(values, float))
-    if not len(numbers) or not (np.isfinite(numbers).all() and (numbers > 0).all()):
+    try:
+        numbers = np.atleast_1d(np.asarray(values, float))
+    except (TypeError, ValueError):
+        raise AllocatorError(f"{name}: {what} must be numbers") from None
+    if numbers.ndim != 1 or not len(numbers) or not (np.isfinite(numbers).all() and (numbers > 0).all()):
         raise AllocatorError(f"{name}: {what} must be > 0 and finite")
     return numbers
 
@@ -167,7 +170,7 @@ def _limited(scenario: Scenario, name: str, limits: Any, law: Law | None, starts
     target = objective_of(scenario)[0] == "target_loss"
     y = np.asarray(np.exp(plans.figures.log_cost) if target else plans.figures.loss)
     y_name = f"cost_{objective_of(scenario)[2]}" if target else "loss"
-    return Frontier(plans.scenario, name, name, y_name, x, y, numbers, undominated(x, y), plans)
+    return Frontier(scenario, name, name, y_name, x, y, numbers, undominated(x, y), plans)
 
 
 def serving_quantity(scenario: Scenario, problem: Problem, name: str) -> Callable[[Any], Any]:

@@ -16,6 +16,7 @@ from allocator.problem import Decision
 from allocator.regrets import regrets_of
 from allocator.scenario.assumptions import assumptions
 from allocator.scenario.schema import Scenario
+from allocator.sensitivities import OUTCOMES
 from allocator.uncertainties import Source, figures_of, values_of
 
 if TYPE_CHECKING:
@@ -91,6 +92,10 @@ def variance_shares(
     seed: int = 0,
 ) -> VarianceShares:
     """Sobol's indices (scipy.stats.sobol_indices) of the log of an outcome; evaluations without a plan are counted."""
+    if outcome not in (*OUTCOMES, "vs_20", "vs_chinchilla"):
+        raise AllocatorError(f"outcome: {outcome!r} is not one of {', '.join(OUTCOMES)}, vs_20, vs_chinchilla")
+    if not sources:
+        raise AllocatorError("sources: none is given, so nothing varies")
     if samples < 2 or samples & (samples - 1):
         raise AllocatorError(f"samples: got {samples}; must be a power of two")
     missing = 0
@@ -102,7 +107,11 @@ def variance_shares(
         plans = solve_batch(scenario, values_of(sources, flat), law=law, seed=seed)
         with np.errstate(divide="ignore"):
             told = np.log(figures_of(plans)[outcome])
-        known = np.isfinite(told)
+        known = plans.solved
+        if np.isinf(told[known]).any():
+            raise AllocatorError(
+                f"{outcome}: is 0 in {np.mean(np.isinf(told[known])):.0%} of the plans, whose log has no variance"
+            )
         missing, evaluations = missing + int((~known).sum()), evaluations + len(told)
         if known.mean() < 1 - MOST_WITHOUT_PLAN:
             raise AllocatorError(

@@ -6,9 +6,10 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 
 from allocator.optimum.batches import Plans, problems_at
+from allocator.optimum.certificates import one_local_optimum
 from allocator.optimum.many import optimise_many
 from allocator.optimum.result import Plan
 from allocator.optimum.solving import optimise
@@ -48,10 +49,23 @@ def regrets_of(plans: Plans, decisions: Decision[np.ndarray]) -> Float[np.ndarra
     """
     problems = problems_at(plans.scenario, plans.values, plans.user_law, len(plans))[0]
     z, cost, reducible = (np.asarray(x) for x in _at(problems, decisions))
-    targets = eqx.tree_at(lambda p: (p.log_limit, p.minimise_cost), problems, (reducible, np.ones_like(reducible)))
-    found = optimise_many(targets, starts=1, convex=True, reference=np.where(np.isfinite(plans.z), plans.z, z))
-    least = np.asarray(found.point.derivatives.value)[:, 0]
-    return np.where(found.found & plans.solved, np.expm1(cost - least), np.nan)
+    near = np.where(np.isfinite(plans.z), plans.z, z)
+    least, found = least_costs(problems, reducible, reference=near, convex=one_local_optimum(problems))
+    return np.where(found & plans.solved, np.expm1(cost - least), np.nan)
+
+
+def least_costs(
+    problems: Problem, log_reducible: np.ndarray, *, reference: np.ndarray, convex: bool, seed: int = 0
+) -> tuple[Float[np.ndarray, " problems"], Bool[np.ndarray, " problems"]]:
+    """(Log of the least cost at which each problem's optimum reaches a loss, whether a plan was found that does).
+
+    Without `convex` the start of a scan and `reference` compete: points near the optimum, one a problem.
+    """
+    targets = eqx.tree_at(
+        lambda p: (p.log_limit, p.minimise_cost), problems, (log_reducible, np.ones(len(log_reducible)))
+    )
+    found = optimise_many(targets, starts=1, convex=convex, reference=reference, seed=seed)
+    return np.asarray(found.point.derivatives.value)[:, 0], found.found
 
 
 @jax.jit

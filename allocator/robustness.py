@@ -106,7 +106,7 @@ def evaluate_committed(
     zero = bool(world.stage.axis.allows_zero)
     for name, number in (("n_active", n_active), ("d_pretrain", d_pretrain), ("d_rl", d_rl)):
         least = name == "d_rl" and zero and number == 0
-        if not (least or (number > 0 and math.isfinite(number))):
+        if not isinstance(number, int | float) or not (least or (number > 0 and math.isfinite(number))):
             raise ScenarioError([f"{name}: got {number!r}; must be {'0 or ' if name == 'd_rl' and zero else ''}> 0 "
                                  "and finite"])  # fmt: skip
     v = world.coordinates(n_active, d_pretrain, d_rl)

@@ -15,8 +15,9 @@ from allocator.optimum.batches import solve_batch
 from allocator.optimum.implicit import plan_function
 from allocator.optimum.planning import solve
 from allocator.optimum.result import Plan
-from allocator.scenario.assumptions import LAW
+from allocator.scenario.assumptions import LAW, find_path
 from allocator.scenario.building import objective_of
+from allocator.scenario.forms import least_k
 from allocator.scenario.schema import Scenario
 
 if TYPE_CHECKING:
@@ -102,6 +103,7 @@ def sensitivity(
     """
     if outcome not in OUTCOMES:
         raise AllocatorError(f"outcome: {outcome!r} is not one of {', '.join(OUTCOMES)}")
+    own_ranges = {find_path(scenario, name): given for name, given in (ranges or {}).items()}
     plan = solve(scenario, law=law, seed=seed)
     function, at = plan_function(scenario, law=law, seed=seed)
     values = {path: jnp.asarray(value) for path, value in at.items()}
@@ -121,7 +123,7 @@ def sensitivity(
     rows = [_elasticity(plan, path, at[path], np.asarray(slopes[path]), np.asarray(base), target) for path in at]
     # Equal worth, as of factors of one demand, is told in the order of the paths.
     rows.sort(key=lambda row: (-round(abs(row.worth), 12), row.path))
-    swings = _swings(scenario, outcome, at, ranges or {}, law, seed)
+    swings = _swings(scenario, outcome, at, own_ranges, law, seed)
     return Sensitivity(plan, tuple(rows), outcome, outcome_of(plan, outcome), swings)
 
 
@@ -144,6 +146,10 @@ def _swings(
     paths = [path for path in at if path in known or not (path.startswith(LAW) or path.endswith((".min", ".max")))]
     others = [path for path in ranges if path not in paths]
     ends = {path: _ends(path, at.get(path, math.nan), known.get(path)) for path in (*paths, *others)}
+    least = least_k(scenario.law.model_dump()) if law is None else None
+    if least is not None and "decisions.k" in ends and "decisions.k" not in known:
+        low, high, source = ends["decisions.k"]
+        ends["decisions.k"] = max(low, least), high, source
     # All ends in one batch: a row moves one number and leaves the others as they are.
     grid = {path: np.full(2 * len(paths), at[path]) for path in paths}
     for i, path in enumerate(paths):

@@ -69,17 +69,18 @@ def capped(
         return np.log(phase_costs(plans_at(log_weight, cap))[which] / cap)
 
     log_weight = np.zeros(len(caps))
-    binds = np.flatnonzero(~(excess(log_weight, caps) <= 0))
+    # Where there is no plan without the cap, its own reason stands.
+    binds = np.flatnonzero(excess(log_weight, caps) > 0)
     if len(binds):
         ends = (np.full(len(binds), end) for end in sorted((0.0, math.log((LEANEST, HEAVIEST)[which]))))
         found = elementwise.find_root(excess, tuple(ends), args=(caps[binds],), tolerances={"fatol": MET / 100})
         log_weight[binds] = np.where(found.success, found.x, alone)
     plans = plans_at(log_weight, caps)
-    over = ~(phase_costs(plans)[which] <= caps * (1 + MET))
+    over = phase_costs(plans)[which] > caps * (1 + MET)
     if budget is not None:
-        over |= ~(np.exp(plans.figures.log_cost) <= budget * (1 + MET))
-    # Without a weight the scenario's own reason stands.
-    return without(plans, over & (log_weight != 0), f"{name}: no plan costs so little")
+        over |= np.exp(plans.figures.log_cost) > budget * (1 + MET)
+    none = (log_weight != 0) & (over | (plans.status == "infeasible"))
+    return without(plans, none, f"{name}: no plan costs so little")
 
 
 def _demand_of(scenario: Scenario) -> tuple[str, float]:

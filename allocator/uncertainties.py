@@ -15,7 +15,7 @@ from allocator.laws.law import Law
 from allocator.optimum.batches import Plans, solve_batch
 from allocator.optimum.planning import solve
 from allocator.optimum.result import Notice, Plan
-from allocator.scenario.assumptions import template
+from allocator.scenario.assumptions import find_path, template
 from allocator.scenario.rules import EITHER_OR
 from allocator.scenario.schema import Scenario
 from allocator.sensitivities import outcome_of, outcomes_of
@@ -58,6 +58,8 @@ class Spread:
 
     def interval(self, figure: str) -> tuple[float, ...]:
         """Quantiles at 5, 25, 50, 75 and 95% over the draws that have a plan."""
+        if figure not in self.figures:
+            raise AllocatorError(f"figure: {figure!r} is not one of {', '.join(self.figures)}")
         known = self.figures[figure][self.plans.solved]
         return tuple(np.quantile(known, LEVELS).tolist()) if len(known) else (math.nan,) * len(LEVELS)
 
@@ -126,7 +128,7 @@ def sources_of(
     known: dict[str, Distribution] = {}
     if assumed and law is None:
         known |= assumed_ranges(scenario)
-    given = ranges or {}
+    given = {find_path(scenario, name): distribution for name, distribution in (ranges or {}).items()}
     # A given range replaces its number's alternatives, as a stated key does.
     for group in EITHER_OR:
         if any(path in option for option in group for path in given):
@@ -142,7 +144,8 @@ def sources_of(
 
 def _sorted(draws: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Draws in the order of a parameter, so that a probability means something smooth."""
-    order = np.argsort(next(numbers for path, numbers in draws.items() if np.ptp(numbers) > 0 and path[-1] != "E"))
+    moving = (numbers for path, numbers in draws.items() if np.ptp(numbers) > 0 and path[-1] != "E")
+    order = np.argsort(next(moving, next(iter(draws.values()))))
     return {path: numbers[order] for path, numbers in draws.items()}
 
 

@@ -12,12 +12,13 @@ from jaxtyping import Bool, Float, Int
 
 from allocator.errors import AllocatorError, InfeasibleError, NoPlanError, ScenarioError, SolveError
 from allocator.laws.law import Law, RlAxis
+from allocator.optimum import certificates
 from allocator.optimum.batches import ZERO_MATTERS, Plans, built_at, problems_at, solve_batch
 from allocator.optimum.committed import Stage, outcome
 from allocator.optimum.many import optimise_many
 from allocator.optimum.solving import optimise
 from allocator.problem import DECISIONS, Problem
-from allocator.regrets import least_cost
+from allocator.regrets import least_cost, least_costs
 from allocator.robust_plans import Commitment, Evaluated, tail_mean
 from allocator.scenario.assumptions import find_path
 from allocator.scenario.schema import Scenario
@@ -45,6 +46,7 @@ class World:
         self.own_log = np.array(plans.figures.log_reducible)
         self.own_z, self.own_price = np.array(plans.z), np.array(plans.shadow_price)
         self.warm = self.own_z.copy()
+        self.convex = certificates.one_local_optimum(problems)
         self.stage = self._stage(_axis(problems))
         self.mean = _mean_decision(self, states)
 
@@ -102,7 +104,7 @@ class World:
     def own_at(self, shift: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """(log reducible loss, shadow price) of each state's own optimum at its budget over exp(shift); NaN: none."""
         problems = eqx.tree_at(lambda p: p.log_limit, self.problems, np.asarray(self.problems.log_limit) - shift)
-        found = optimise_many(problems, starts=1, convex=True, reference=self.warm, seed=self.seed)
+        found = optimise_many(problems, starts=1, convex=self.convex, reference=self.warm, seed=self.seed)
         value, price = np.array(found.point.derivatives.value[:, 0]), np.array(found.point.multiplier)
         z, good = np.array(found.point.z), found.found.copy()
         for i in np.flatnonzero(self.solved & ~good):
@@ -131,31 +133,18 @@ class World:
     def regrets(self, log_reducible: np.ndarray) -> np.ndarray:
         """Budget over the least one at which the state's own optimum has this loss, minus 1."""
         wanted = self.solved & np.isfinite(log_reducible)
-        gap = np.where(wanted, log_reducible - self.own_log, 0.0)
-        self.warm = self.own_z.copy()
-        shift = np.where(wanted, gap / np.maximum(self.own_price, LEAST_PRICE), 0.0)
-        shift = np.where(np.abs(gap) < 1e-13, 0.0, np.clip(shift, -1.0, 5.0))
-        left = wanted & (np.abs(gap) >= 1e-13)
-        for _ in range(25):
-            if not left.any():
-                break
-            value, price = self.own_at(np.where(left, shift, 0.0))
-            move = np.where(left, (log_reducible - value) / price, 0.0)
-            left &= np.isfinite(move) & (price > LEAST_PRICE)
-            shift = np.where(left, shift + np.clip(move, -2.0, 2.0), shift)
-            left &= np.abs(move) > 1e-11 * (1 + np.abs(shift))
-            if not np.isfinite(shift[wanted]).all():
-                break
-        value, _ = self.own_at(np.where(wanted, shift, 0.0))
-        ill = wanted & ~(np.abs(value - log_reducible) < 1e-9)
-        out = np.where(wanted, np.expm1(shift), np.where(self.solved, math.inf, math.nan))
-        for i in np.flatnonzero(ill):
+        limit = np.asarray(self.problems.log_limit)
+        aims = np.where(wanted, log_reducible, self.own_log)
+        least, found = least_costs(self.problems, aims, reference=self.own_z, convex=self.convex, seed=self.seed)
+        # The own optimum itself may leave part of a budget unused.
+        out = np.where(np.abs(aims - self.own_log) < 1e-13, 0.0, np.expm1(limit - least))
+        for i in np.flatnonzero(wanted & ~found):
             problem = jax.tree.map(lambda x, i=i: np.asarray(x)[i], self.problems)
             try:
-                out[i] = math.exp(problem.log_limit) / least_cost(problem, log_reducible[i], self.own_z[i]) - 1
+                out[i] = math.exp(limit[i]) / least_cost(problem, log_reducible[i], self.own_z[i]) - 1
             except NoPlanError:
                 out[i] = math.nan
-        return out
+        return np.where(wanted, out, np.where(self.solved, math.inf, math.nan))
 
     def evaluate(self, v: np.ndarray, level: float, decision: Commitment | None = None) -> Evaluated:
         """A commitment on all states."""

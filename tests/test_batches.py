@@ -134,6 +134,17 @@ def test_zero_of_a_term_leaves_it_out():
     assert plans.figures.decision.k[1] < 1 <= plans.figures.decision.k[0]
 
 
+def test_equal_ends_of_a_range_fix_a_decision_in_their_rows_only():
+    scenario = with_values(load("lecture-free"), {"decisions.n_active.min": 1e11})
+    plans = allocator.solve_batch(scenario, {"decisions.n_active.max": [1e11, 1e11, 3e11]})
+    assert plans.certificate.tolist() == ["convex_fixed_n", "convex_fixed_n", "best_of_starts"]
+    assert plans.figures.decision.n_active[:2].tolist() == [1e11, 1e11]
+    alone = allocator.solve(with_values(scenario, {"decisions.n_active.max": 3e11}))
+    assert plans.figures.decision.n_active[2] == pytest.approx(alone.decision.n_active, rel=1e-9)
+    both = {"decisions.n_active.min": [1e11, 2e11], "decisions.n_active.max": [1e11, 2e11]}
+    assert allocator.solve_batch(load("lecture-free"), both).figures.decision.n_active.tolist() == [1e11, 2e11]
+
+
 def test_failures_keep_their_place_and_reason():
     plans = allocator.solve_batch(load("lecture"), compute_flop=[1e20, 4.6656e26, 1e25])
     assert list(plans.status) == ["infeasible", "optimal", "infeasible"]

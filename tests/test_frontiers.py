@@ -132,6 +132,9 @@ def test_a_cap_at_a_target_and_one_that_nothing_meets():
     none = frontier(load("lecture"), serving_cost=[1e24, 1e30])  # N and k are fixed
     assert none.plans.status.tolist() == ["infeasible", "optimal"]
     assert none.plans.reason[0] == "serving_cost: no plan costs so little"
+    assert none.scenario == load("lecture")
+    poor = frontier(with_values(load("lecture"), {"objective.compute_flop": 1e26}), training_cost=[1e25])
+    assert "does not pay for what" in poor.plans.reason[0]
 
 
 def test_speed_through_the_roofline():

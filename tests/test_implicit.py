@@ -8,6 +8,7 @@ from test_batches import KEYS, PURE, columns
 from test_optimum_against_closed_forms import draws
 
 import allocator
+from allocator.errors import AllocatorError
 from allocator.optimum.implicit import figures_at, plan_function
 from allocator.problem import DECISIONS
 from allocator.scenario.assumptions import assumptions
@@ -132,6 +133,14 @@ def test_second_derivatives_are_slopes_of_the_first():
     step = 1e-5
     around = [float(jax.grad(log_n)(x + sign * step)) for sign in (1, -1)]
     assert second == pytest.approx((around[0] - around[1]) / (2 * step), rel=1e-6)
+
+
+def test_keys_by_short_name_and_keys_that_are_not_there():
+    function, at = allocator.plan_function(load("lecture"), ["compute_flop"])
+    assert list(at) == ["objective.compute_flop"]
+    assert float(function(at).figures.loss) == pytest.approx(allocator.solve(load("lecture")).loss, rel=1e-12)
+    with pytest.raises(AllocatorError, match=r"law\.overlap: the scenario has no such number, or it is 0; known: "):
+        allocator.plan_function(load("lecture"), ["law.overlap"])
 
 
 def test_what_cannot_be_followed_is_nan_and_no_number():

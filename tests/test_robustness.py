@@ -283,6 +283,25 @@ def test_regret_is_the_budget_at_which_the_own_optimum_has_the_loss(plans: dict[
         assert allocator.solve(smaller).loss == pytest.approx(plan.loss[i], rel=1e-9)
 
 
+def test_regret_where_the_law_has_two_basins():
+    """Of a form without certificate: a smaller budget by the regret reaches the loss, one smaller still does not."""
+    scenario = load("lecture-free", overrides=[
+        'law.form="shared"', "law.sampling={scale=0.5}", "law.rl={exponent=0.6,scale_tokens=1e10}",
+        "law.test_time={exponent=0.6}", "law.overlap=2.0", "objective.compute_flop=1e24",
+        "deployment={lifetime_tokens=1.5e10}", 'decisions.k="free"'])  # fmt: skip
+    demands = 1.5e10 * np.array([0.5, 0.9, 1.1, 2.0])
+    middle = allocator.solve(scenario).decision
+    assert middle is not None
+    found = evaluate_committed(scenario, States({LIFETIME: demands}), n_active=middle.n_active,
+                               d_pretrain=middle.d_pretrain, d_rl=middle.d_rl)  # fmt: skip
+    for demand, loss, regret in zip(demands, found.loss, found.regret, strict=True):
+        own = with_values(scenario, {LIFETIME: float(demand)})
+        for slack, reached in ((1e-6, True), (-1e-6, False)):
+            budget = 1e24 / (1 + regret) * (1 + slack)
+            plan = allocator.solve(with_values(own, {"objective.compute_flop": budget}))
+            assert (plan.loss <= loss) == reached
+
+
 def test_law_and_demand_unknown_together():
     scenario = powers()
     states = crossed(demand(points=3), law_states(scenario, draws=5, seed=1))

@@ -77,6 +77,17 @@ def test_a_swing_that_breaks_the_plan_says_why():
     assert "does not pay" in swing.reason
 
 
+def test_no_swing_leaves_what_the_form_allows_and_short_names_are_paths():
+    """k is fixed at 1, below which overlap has no meaning."""
+    scenario = with_values(load("lecture"), {"law.overlap": 0.1})
+    given = {"compute_flop": Distribution("uniform", (4e26, 5e26))}
+    found = sensitivity(scenario, ranges=given)
+    swings = {swing.path: swing for swing in found.swings}
+    assert swings["decisions.k"].low == 1.0
+    assert swings["objective.compute_flop"].low == 4e26
+    assert "compute_flop" not in swings
+
+
 def test_cost_of_a_target_is_what_moves():
     found = sensitivity(load("serve-two-trillion"), outcome="cost")
     target = row(found, "objective.target_loss")

@@ -180,6 +180,16 @@ def test_variance_refuses_where_plans_are_missing():
         variance_shares(load("lecture"), source, samples=15)
 
 
+def test_an_outcome_of_zero_is_no_missing_plan():
+    sources = sources_of(load("lecture-free"), {"law.rl.scale_tokens": Distribution("range", (1e12, 1e14, 1e16))})
+    with pytest.raises(AllocatorError, match=r"d_rl: is 0 in \d+% of the plans"):
+        variance_shares(load("lecture-free"), sources, outcome="d_rl", samples=32)
+    with pytest.raises(AllocatorError, match="outcome: 'foo' is not one of"):
+        variance_shares(load("lecture-free"), sources, outcome="foo")
+    with pytest.raises(AllocatorError, match="sources: none"):
+        variance_shares(load("lecture-free"), [])
+
+
 def test_knowing_everything_leaves_no_regret():
     scenario = load("lecture-free")
     sources = [source for source in sources_of(scenario) if source.name in ("inference.overhead", "law.rl.exponent")]

@@ -1,5 +1,6 @@
 """A scenario at many values of its assumptions: plans as arrays, each point verified, each failure with its reason."""
 
+import operator
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -78,6 +79,7 @@ class Plans:
 
     def __getitem__(self, i: int) -> Plan:
         """One plan, whole: with warnings, elasticities, certificate and provenance."""
+        i = operator.index(i)
         values = {path: float(numbers[i]) for path, numbers in self.values.items()}
         if not self.solved[i]:
             return failed_plan(self.scenario, self.user_law, SolveError(self.reason[i], status=str(self.status[i])))
@@ -136,7 +138,7 @@ def solve_batch(
         if own:
             raise ScenarioError([f"{path}: the given law replaces [law]" for path in own])
     base = _checked(scenario, arrays)
-    groups = _groups(arrays)
+    groups = _groups(base, arrays)
     if len(groups) == 1:
         return _solve(base, arrays, law, starts, seed)
     parts = []
@@ -200,13 +202,17 @@ def _checked(scenario: Scenario, arrays: Mapping[str, np.ndarray]) -> Scenario:
     return base
 
 
-def _groups(arrays: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-    """Rows whose problems have the same structure: a term that is 0 is left out."""
+def _groups(scenario: Scenario, arrays: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+    """Rows whose problems have the same structure: a term that is 0 is left out, and equal ends fix a decision."""
     keys = [arrays[path] == 0 for path in ZERO_MATTERS if path in arrays]
+    for name in DECISIONS:
+        choice = getattr(scenario.decisions, name)
+        ends = [arrays.get(f"decisions.{name}.{end}", getattr(choice, end, None)) for end in ("min", "max")]
+        if isinstance(choice, Bounds):
+            least, most = (np.inf if end is None else np.asarray(end, float) for end in ends)
+            keys.append(np.isfinite(most) & (least == most))
     count = len(next(iter(arrays.values())))
-    if not keys:
-        return [np.arange(count)]
-    codes = sum(key.astype(int) << i for i, key in enumerate(keys))
+    codes = sum((np.broadcast_to(key, count).astype(int) << i for i, key in enumerate(keys)), np.zeros(count, int))
     return [np.flatnonzero(codes == code) for code in np.unique(codes)]
 
 
@@ -234,7 +240,7 @@ def _solve(scenario: Scenario, arrays: Mapping[str, np.ndarray], law: Law | None
     d = point.derivatives
     told = in_batches(_figures, problems, point.z, d.value, d.jacobian)
     # Fixed decisions as they were stated, not through logs.
-    stated = {name: arrays.get(f"decisions.{name}", np.full(count, value)) for name, value in example.fixed.items()}
+    stated = {name: _stated(name, arrays, np.full(count, value)) for name, value in example.fixed.items()}
     told = told._replace(decision=told.decision._replace(**stated))
     word = "best_of_starts" if kind == certificates.BEST_OF_STARTS else "optimal"
     return _with_repairs(
@@ -257,6 +263,12 @@ def _solve(scenario: Scenario, arrays: Mapping[str, np.ndarray], law: Law | None
         ),
         seed,
     )  # fmt: skip
+
+
+def _stated(name: str, arrays: Mapping[str, np.ndarray], otherwise: np.ndarray) -> np.ndarray:
+    """The values of a fixed decision, which may be fixed by equal ends."""
+    keys = (f"decisions.{name}{end}" for end in ("", ".min", ".max"))
+    return next((arrays[key] for key in keys if key in arrays), otherwise)
 
 
 def problems_at(
@@ -383,7 +395,8 @@ def _joined(
 ) -> Plans:
     """Groups of rows put back in their order."""
     order = np.argsort(np.concatenate(groups), kind="stable")
-    whole: dict[str, Any] = {"scenario": scenario, "values": arrays, "user_law": parts[0].user_law}
+    whole: dict[str, Any] = {"scenario": scenario, "values": arrays}
+    whole |= {name: getattr(parts[0], name) for name in ("user_law", "weighed")}
     for name in Plans.__dataclass_fields__:
         if name not in whole:
             trees = [getattr(part, name) for part in parts]

@@ -1,6 +1,7 @@
 """Why a KKT point is, or is not, the global optimum: the kind of certificate that a problem's structure allows."""
 
 import numpy as np
+from jaxtyping import Bool
 
 from allocator.costs import Constant
 from allocator.laws.additive import Additive
@@ -21,9 +22,18 @@ BEST_OF_STARTS = "best_of_starts"  # no certificate: the best of so many local o
 
 def certificate_kind(problem: Problem) -> str:
     """Name the strongest certificate that the problem's structure allows."""
+    return _kind(problem, np.asarray(problem.lower) == np.asarray(problem.upper))
+
+
+def one_local_optimum(problems: Problem) -> bool:
+    """Whether problems with a leading axis have no local optima but global ones."""
+    fixed = np.unique(np.asarray(problems.lower) == np.asarray(problems.upper), axis=0)
+    return {_kind(problems, pattern) for pattern in fixed} <= {GEOMETRIC_PROGRAM, CONVEX_FIXED_N}
+
+
+def _kind(problem: Problem, fixed: Bool[np.ndarray, "4"]) -> str:
     if not (_convex_at_each_size(problem.law) and _constant_overheads(problem)):
         return BEST_OF_STARTS
-    fixed = np.asarray(problem.lower) == np.asarray(problem.upper)
     # With R fixed the RL factor is a constant, and the rest are power laws.
     if not isinstance(problem.law.rl_axis, SaturatingRl) or fixed[2]:
         return GEOMETRIC_PROGRAM

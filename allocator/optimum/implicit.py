@@ -8,12 +8,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from allocator.errors import AllocatorError
 from allocator.laws.law import Law
 from allocator.optimum.accounts import Figures, figures
 from allocator.optimum.newton import derivatives, inverse, polish
 from allocator.optimum.solving import optimise, verdict
 from allocator.problem import Problem
-from allocator.scenario.assumptions import LAW, assumptions, problem_at, template
+from allocator.scenario.assumptions import LAW, assumptions, find_path, problem_at, template
 from allocator.scenario.building import build
 from allocator.scenario.schema import Scenario
 
@@ -83,7 +84,11 @@ def plan_function(
     scenario itself has no plan.
     """
     known = assumptions(scenario, law=law is None)
-    at = {path: known[path] for path in (known if paths is None else paths)}
+    wanted = list(known) if paths is None else [find_path(scenario, name) for name in paths]
+    for path in wanted:
+        if path not in known:
+            raise AllocatorError(f"{path}: the scenario has no such number, or it is 0; known: {', '.join(known)}")
+    at = {path: known[path] for path in wanted}
     whole = template(scenario, at)
     built = build(whole, law, parameters={p.removeprefix(LAW): v for p, v in at.items() if p.startswith(LAW)})
     near = jnp.asarray(optimise(built.problem, seed=seed).point.z)

@@ -99,7 +99,7 @@ def demand(
     from allocator import decision_report, frontiers
 
     found = frontiers.overtraining_by_demand(loaded, _grid(low, high, points, False), laws=laws, seed=seed)
-    about = {"allocator": _version(), "scenario": loaded.to_values()}
+    about = decision_report.provenance(loaded)
     answer("demand", decision_report.demand_dict(found, about), lambda c: decision_report.print_demand(found, c),
            lambda: decision_report.demand_files(found, loaded.title), as_json, out)  # fmt: skip
 
@@ -254,6 +254,7 @@ def robust(
     loaded = load(scenario, sets)
     from allocator import robust_report, robustness
     from allocator.distributions import DEMAND_SIGMA
+    from allocator.scenario.building_costs import demand_of
     from allocator.states import States, crossed, law_states, lognormal_demand
 
     if states:
@@ -267,7 +268,7 @@ def robust(
     else:
         if probability is not None:
             raise AllocatorError("--probability: goes with --state")
-        path, demand = _demand(loaded)
+        path, demand = demand_of(loaded)
         known = lognormal_demand(demand, DEMAND_SIGMA if sigma is None else sigma, points=points or 7, key=path)
     if law_draws:
         known = crossed(known, law_states(loaded, draws=law_draws, seed=seed))
@@ -317,16 +318,6 @@ def _require_plan(found: Any) -> None:
         raise NoPlanError(f"no point has a plan: {found.plans.reason[0]}")
 
 
-def _demand(scenario: Any) -> tuple[str, float]:
-    """The key of the scenario's demand, and the demand."""
-    deployment = scenario.deployment
-    for name in ("lifetime_tokens", "tokens_per_second"):
-        value = getattr(deployment, name) if deployment is not None else None
-        if value is not None:
-            return f"deployment.{name}", value
-    raise AllocatorError("deployment: required, since a robust plan is one against demand that is not known yet")
-
-
 def _numbers(text: str, option: str) -> list[float]:
     try:
         return [float(part) for part in text.split(",")]
@@ -371,9 +362,3 @@ def _grid(low: float, high: float, points: int, linear: bool) -> Any:
         if not np.isfinite(value) or (not linear and value <= 0):
             raise AllocatorError(f"{name}: got {value:g}; must be {'finite' if linear else '> 0 and finite'}")
     return np.linspace(low, high, points) if linear else np.geomspace(low, high, points)
-
-
-def _version() -> str:
-    from allocator import __version__
-
-    return __version__

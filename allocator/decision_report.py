@@ -15,7 +15,7 @@ from allocator.decision_words import FIGURES, name_of, title_of, told, worth_of
 from allocator.distributions import Distribution
 from allocator.frontiers import Frontier, OvertrainingByDemand, released_models
 from allocator.information import Information, VarianceShares
-from allocator.optimum.result import Plan
+from allocator.optimum.result import Plan, plain_values
 from allocator.report import rows_dict
 from allocator.sensitivities import Sensitivity
 from allocator.uncertainties import OVERTRAINING, Uncertainty
@@ -36,7 +36,7 @@ def about(plan_or_frontier: Plan | Frontier) -> str:
 def frontier_dict(found: Frontier) -> dict[str, Any]:
     """A frontier as plain values, a row a point."""
     rows = [{str(key): value for key, value in row.items()} for row in found.to_frame().to_dict("records")]
-    values = rows_dict("frontier", _plain(rows), (), _provenance(found.scenario))
+    values = rows_dict("frontier", plain_values(rows), (), provenance(found.scenario))
     return values | {"x": found.x_name, "y": found.y_name, "vary": found.vary}
 
 
@@ -80,8 +80,8 @@ def frontier_files(found: Frontier) -> dict[str, str | bytes]:
 
 def demand_dict(found: OvertrainingByDemand, provenance: Mapping[str, Any] | None) -> dict[str, Any]:
     """Over-training against demand, a row a law and demand, and the released models."""
-    values = rows_dict("demand", _plain(found.to_frame().to_dict("records")), (), provenance)
-    return values | {"released_models": _plain(released_models().to_dict("records"))}
+    values = rows_dict("demand", plain_values(found.to_frame().to_dict("records")), (), provenance)
+    return values | {"released_models": plain_values(released_models().to_dict("records"))}
 
 
 def print_demand(found: OvertrainingByDemand, console: Console) -> None:
@@ -109,15 +109,17 @@ def sensitivity_dict(found: Sensitivity) -> dict[str, Any]:
     """Elasticities as rows, and the swings."""
     values = rows_dict("sensitivity", [asdict(row) for row in found.elasticities], found.plan.warnings,
                        found.plan.provenance)  # fmt: skip
-    return values | _plain({"outcome": found.outcome, "base": found.base, "swings": [asdict(s) for s in found.swings]})
+    return values | plain_values(
+        {"outcome": found.outcome, "base": found.base, "swings": [asdict(s) for s in found.swings]}
+    )
 
 
 def print_sensitivity(found: Sensitivity, console: Console) -> None:
     """Print what each assumption moves and what a little more of it is worth."""
     console.print(Text(about(found.plan), style="bold"))
     target = found.plan.objective.kind == "target_loss"
-    heads = "1% more of", "N %", "D %", "R %", "k %", "cost %" if target else "loss, 0.001", "worth, % of budget"
-    table = _table("", *heads[1:], "")
+    heads = "1% more of", "N %", "D %", "R %", "k %", "cost %" if target else "loss, 0.001"
+    table = _table("", *heads[1:], f"worth, % of {'cost' if target else 'budget'}", "")
     table.columns[0].header = heads[0]
     for row in found.elasticities:
         changes = (f"{x:+.2f}" if abs(x) >= 5e-3 else "0" for x in (row.n_active, row.d_pretrain, row.d_rl, row.k))
@@ -165,7 +167,7 @@ def uncertainty_dict(
     found: Uncertainty, shares: VarianceShares | None = None, information: Information | None = None
 ) -> dict[str, Any]:
     """Intervals as rows, probabilities of over-training, and what the spread comes from."""
-    values = rows_dict("uncertainty", _plain(found.to_frame().to_dict("records")),
+    values = rows_dict("uncertainty", plain_values(found.to_frame().to_dict("records")),
                        (*found.warnings, *found.plan.warnings), found.plan.provenance)  # fmt: skip
     extra: dict[str, Any] = {
         "draws": len(found.whole.plans),
@@ -182,7 +184,7 @@ def uncertainty_dict(
         extra["variance"] = asdict(shares)
     if information is not None:
         extra["information"] = asdict(information)
-    return values | _plain(extra)
+    return values | plain_values(extra)
 
 
 def _range(path: str, distribution: Distribution) -> dict[str, Any]:
@@ -274,18 +276,7 @@ def _chance(least: float, most: float) -> str:
     return f"{least:.2f} to {most:.2f}"
 
 
-def _plain(value: Any) -> Any:
-    """Numbers of NumPy as Python's own."""
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    if isinstance(value, np.generic):
-        value = value.item()
-    return None if isinstance(value, float) and not np.isfinite(value) else value
-
-
-def _provenance(scenario: Any) -> dict[str, Any]:
+def provenance(scenario: Any) -> dict[str, Any]:
     from allocator import __version__
 
     return {"allocator": __version__, "scenario": scenario.to_values()}

@@ -137,11 +137,6 @@ def derating(scenario: Scenario, probability: float, *, law: Law | None = None, 
     return Derating(float(probability), committed, pooled, cost / pooled.objective.value - 1)
 
 
-def _one() -> Any:
-    """1 as an array, for a stage."""
-    return np.float64(1.0)
-
-
 def _check(criterion: str, level: float) -> None:
     if criterion not in CRITERIA:
         raise ScenarioError([f"criterion: got {criterion!r}; must be one of {', '.join(CRITERIA)}"])
@@ -218,7 +213,7 @@ def _commit(world: World, starts: np.ndarray, criterion: str, level: float) -> t
 def _least_tail(world: World, starts: np.ndarray, level: float) -> Committed | None:
     # The multipliers sum to 1, so a weight above 1 is as good as any and keeps the numbers in range.
     weight = np.minimum(np.asarray(world.stage.weight) / (1 - level), 2.0)
-    stage = world.stage._replace(weight=weight, threshold=_one())
+    stage = world.stage._replace(weight=weight, threshold=np.float64(1.0))
     some, scale, offset = world.counted, float(stage.scale), float(stage.offset)
     starts = starts.copy()
     for v in starts:
@@ -247,8 +242,8 @@ def _least_regret(world: World, starts: np.ndarray) -> Committed | None:
         target = world.padded(np.where(known, value, HUGE), HUGE)
         stage = world.stage._replace(
             weight=weight,
-            threshold=_one(),
-            in_logs=_one(),
+            threshold=np.float64(1.0),
+            in_logs=np.float64(1.0),
             target=target,
             price=world.padded(np.where(known, np.maximum(price, LEAST_PRICE), 1.0), 1.0),
         )

@@ -85,7 +85,8 @@ class Sensitivity:
 
     def __str__(self) -> str:
         lines = [f"{row.path} = {row.value:.4g}: {row.worth:+.3f}" for row in self.elasticities[:8]]
-        return "worth of 1% more, in % of the budget\n  " + "\n  ".join(lines)
+        unit = "cost" if self.plan.objective.kind == "target_loss" else "budget"
+        return f"worth of 1% more, in % of the {unit}\n  " + "\n  ".join(lines)
 
 
 def sensitivity(

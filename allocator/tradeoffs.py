@@ -7,11 +7,11 @@ import numpy as np
 from jaxtyping import Float
 from scipy.optimize import elementwise
 
-from allocator.errors import AllocatorError
 from allocator.laws.law import Law
 from allocator.optimum.batches import Plans, solve_batch, told_at, without
 from allocator.optimum.planning import solve
 from allocator.scenario.building import objective_of
+from allocator.scenario.building_costs import demand_of
 from allocator.scenario.reading import with_values
 from allocator.scenario.schema import Scenario
 
@@ -19,7 +19,6 @@ from allocator.scenario.schema import Scenario
 # rounding of the weighed cost would blur the other.
 CAPS = {"training_cost": 1e-12, "serving_cost": 1e10}
 LEANEST, HEAVIEST = 1e-6, 1e6  # weight at which a limit and a cap are both met
-DEMANDS = ("tokens_per_second", "lifetime_tokens")
 MET = 1e-8  # how far beyond a limit counts as meeting it, relative
 
 
@@ -83,17 +82,9 @@ def capped(
     return without(plans, none, f"{name}: no plan costs so little")
 
 
-def _demand_of(scenario: Scenario) -> tuple[str, float]:
-    given = {name: getattr(scenario.deployment, name, None) for name in DEMANDS}
-    for name, value in given.items():
-        if value is not None:
-            return f"deployment.{name}", value
-    raise AllocatorError("deployment: required, since serving cost is traded against training cost")
-
-
 def _weighed(scenario: Scenario, weight: Any, budget: Any, law: Law | None, starts: int, seed: int) -> Plans:
     """Plans for a demand so many times the scenario's, told at its own demand."""
-    key, demand = _demand_of(scenario)
+    key, demand = demand_of(scenario)
     values = {key: demand * weight}
     if budget is not None:
         values[f"objective.{objective_of(scenario)[0]}"] = budget

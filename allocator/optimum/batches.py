@@ -362,25 +362,29 @@ def _one_by_one(scenario: Scenario, arrays: Mapping[str, np.ndarray], law: Law |
     def nothing(*shape: int) -> np.ndarray:
         return np.full((count, *shape), np.nan)
 
-    four, other = (Decision(*(nothing() for _ in DECISIONS)) for _ in range(2))
-    empty: Any = (
-        four,
-        nothing(),
-        nothing(),
-        nothing(),
-        other,
-        nothing(3),
-        nothing(3),
-        nothing(3),
-        nothing(),
-        nothing(3),
+    one_each: dict[str, Any] = {name: nothing() for name in ("d_inference", "loss", "log_reducible", "log_cost")}
+    by_phase: dict[str, Any] = {name: nothing(3) for name in ("model_flop", "flop", "phase_cost", "overheads")}
+    by_decision: dict[str, Any] = {
+        name: Decision(*(nothing() for _ in DECISIONS)) for name in ("decision", "elasticities")
+    }
+    told = Figures(**one_each, **by_phase, **by_decision)
+    none = Plans(
+        scenario=scenario,
+        values=arrays,
+        status=np.full(count, "", object),
+        reason=np.full(count, None),
+        certificate=np.full(count, "", object),
+        starts=np.zeros(count, int),
+        figures=told,
+        chinchilla_tokens=nothing(),
+        shadow_price=nothing(),
+        kkt_residual=nothing(),
+        constraint_residual=nothing(),
+        z=nothing(4),
+        binding=np.ones(count, bool),
+        user_law=law,
     )
-    return _with_repairs(
-        Plans(scenario, arrays, np.full(count, "", object), np.full(count, None), np.full(count, "", object),
-              np.zeros(count, int), Figures(*empty), nothing(), nothing(), nothing(), nothing(), nothing(4),
-              np.ones(count, bool), law),
-        seed,
-    )  # fmt: skip
+    return _with_repairs(none, seed)
 
 
 def built_at(scenario: Scenario, values: Mapping[str, float], law: Law | None) -> tuple[Scenario, Built]:

@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from allocator.laws.law import Law
 from allocator.problem import Decision, Problem
 from allocator.scenario.schema import Scenario
@@ -185,13 +187,13 @@ class Plan:
 
 
 def plain_values(value: Any) -> Any:
-    """Nested values for JSON: records as tables, numbers that are not finite as None."""
+    """Nested values for JSON: records as tables, NumPy's numbers as Python's own, those that are not finite as None."""
     if hasattr(value, "__dataclass_fields__"):
         return {key: plain_values(getattr(value, key)) for key in value.__dataclass_fields__}
     if isinstance(value, Mapping):
-        return {key: plain_values(item) for key, item in value.items()}
+        return {str(key): plain_values(item) for key, item in value.items()}
     if isinstance(value, tuple | list):
         return [plain_values(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value
+    if isinstance(value, np.generic):
+        value = value.item()
+    return None if isinstance(value, float) and not math.isfinite(value) else value

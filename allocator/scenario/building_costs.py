@@ -70,6 +70,16 @@ def build_costs(scenario: Scenario) -> Costs:
     )
 
 
+def demand_of(scenario: Scenario) -> tuple[str, float]:
+    """The key of the scenario's demand, and the demand."""
+    deployment = scenario.deployment
+    for name in ("lifetime_tokens", "tokens_per_second"):
+        value = getattr(deployment, name) if deployment is not None else None
+        if value is not None:
+            return f"deployment.{name}", value
+    raise ScenarioError(["deployment: required, since this asks about a demand"])
+
+
 def lifetime_tokens(scenario: Scenario) -> float:
     """Output tokens served over the lifetime at k = 1, derated; 0 without a deployment."""
     deployment = scenario.deployment

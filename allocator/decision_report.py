@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
 from allocator import charts, decision_charts
@@ -18,6 +17,7 @@ from allocator.information import Information, VarianceShares
 from allocator.optimum.result import Plan, plain_values
 from allocator.report import rows_dict
 from allocator.sensitivities import Sensitivity
+from allocator.tables import plain_table
 from allocator.uncertainties import OVERTRAINING, Uncertainty
 from allocator.units import one_line, significant
 
@@ -45,7 +45,7 @@ def print_frontier(found: Frontier, console: Console) -> None:
     console.print(Text(about(found), style="bold"))
     frame = found.to_frame()
     heads = (title if len(title := title_of(name)) <= LONGEST_HEAD else name for name in (found.x_name, found.y_name))
-    table = _table(*heads, "N", "D", "R", "k", "pre/RL/inf %", "x 20", "")
+    table = plain_table(*heads, "N", "D", "R", "k", "pre/RL/inf %", "x 20", "")
     chosen = np.unique(np.linspace(0, len(frame) - 1, TERMINAL_ROWS).astype(int))
     shares = found.plans.shares
     for i in chosen.tolist():
@@ -87,7 +87,7 @@ def demand_dict(found: OvertrainingByDemand, provenance: Mapping[str, Any] | Non
 def print_demand(found: OvertrainingByDemand, console: Console) -> None:
     """Print over-training by law at a few demands."""
     names = list(found.plans)
-    table = _table("tokens served", *names)
+    table = plain_table("tokens served", *names)
     chosen = np.unique(np.linspace(0, len(found.demand_tokens) - 1, TERMINAL_ROWS).astype(int))
     for i in chosen.tolist():
         cells = [significant(float(plans.tokens_per_param[i] / 20)) for plans in found.plans.values()]
@@ -119,7 +119,7 @@ def print_sensitivity(found: Sensitivity, console: Console) -> None:
     console.print(Text(about(found.plan), style="bold"))
     target = found.plan.objective.kind == "target_loss"
     heads = "1% more of", "N %", "D %", "R %", "k %", "cost %" if target else "loss, 0.001"
-    table = _table("", *heads[1:], f"worth, % of {'cost' if target else 'budget'}", "")
+    table = plain_table("", *heads[1:], f"worth, % of {'cost' if target else 'budget'}", "")
     table.columns[0].header = heads[0]
     for row in found.elasticities:
         changes = (f"{x:+.2f}" if abs(x) >= 5e-3 else "0" for x in (row.n_active, row.d_pretrain, row.d_rl, row.k))
@@ -142,7 +142,7 @@ def print_sensitivity(found: Sensitivity, console: Console) -> None:
         console.print(Padding(Text(line), (0, 0, 0, 2)))
     console.print(Text(f"\n{FIGURES[found.outcome]} over each assumption's range: {told(found.outcome, found.base)}",
                        style="bold"))  # fmt: skip
-    swings = _table("assumption", "low", "high", "at low", "at high", "range")
+    swings = plain_table("assumption", "low", "high", "at low", "at high", "range")
     swings.columns[-1].justify = "left"
     for swing in found.swings[:TERMINAL_ROWS]:
         ends = (told(found.outcome, end) if np.isfinite(end) else "no plan" for end in (swing.at_low, swing.at_high))
@@ -203,7 +203,7 @@ def print_uncertainty(
     console.print(Text(about(found.plan), style="bold"))
     spreads = found.spreads()
     frame = found.to_frame()
-    table = _table("", "plan", *(part for name in spreads for part in ("median", f"90%, {name}")))
+    table = plain_table("", "plan", *(part for name in spreads for part in ("median", f"90%, {name}")))
     for figure in ("n_active", "d_pretrain", "d_rl", "k", "loss", "vs_20", "vs_chinchilla"):
         rows: Any = frame[frame["figure"] == figure]
         cells = []
@@ -223,7 +223,7 @@ def print_uncertainty(
         console.print(
             Text(f"\nVariance of {FIGURES[shares.outcome]} explained (Sobol's indices of its log)", style="bold")
         )
-        explained = _table("source", "alone", "with interactions")
+        explained = plain_table("source", "alone", "with interactions")
         for row in shares.rows:
             explained.add_row(
                 name_of(row.source), *(f"{100 * max(x, 0.0):.1f} %" for x in (row.first_order, row.total))
@@ -238,7 +238,7 @@ def print_uncertainty(
             f"planning now needs {100 * information.expected_regret:.2f} % more budget in expectation than hindsight"
         )
         console.print(Padding(Text(wasted), (0, 0, 0, 2)))
-        measured = _table("knowing", "saves, % of budget", "standard error")
+        measured = plain_table("knowing", "saves, % of budget", "standard error")
         for row in information.rows[:8]:
             names = " and ".join(name_of(name) for name in row.sources)
             measured.add_row(names, f"{100 * row.saved:.2f}", f"{100 * row.standard_error:.2f}")
@@ -284,10 +284,3 @@ def provenance(scenario: Any) -> dict[str, Any]:
 
 def _clip(text: str) -> str:
     return text if len(text) <= 34 else f"{text[:33]}…"
-
-
-def _table(*columns: str) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    for i, name in enumerate(columns):
-        table.add_column(name, justify="left" if i == 0 else "right", no_wrap=True)
-    return table

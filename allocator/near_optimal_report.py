@@ -6,7 +6,6 @@ from typing import Any
 import pandas as pd
 from rich.console import Console
 from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
 from allocator import near_optimal_charts
@@ -17,6 +16,7 @@ from allocator.near_optimal import HELD_BY, NearOptimal, Valley, told
 from allocator.optimum.result import Plan, PlannedDecision
 from allocator.problem import DECISIONS
 from allocator.rounding import RoundedPlan, percent
+from allocator.tables import plain_table
 from allocator.units import one_line, short_count, significant
 
 MOST = 12  # ways of rounding, and budgets of a law, that a terminal shows; files have all
@@ -30,7 +30,7 @@ def print_near_optimal(found: NearOptimal, console: Console) -> None:
     console.print(
         Text(f"Loss {found.loss:.4f} for at most {most} % more than the least budget, one decision at a time:")
     )
-    table = _table("decision", "least", "plan", "greatest", "greatest/least", "")
+    table = plain_table("decision", "least", "plan", "greatest", "greatest/least", "")
     table.columns[-1].justify = "left"
     for i in found.intervals:
         ratio = "-" if i.least == 0 else f"{significant(i.ratio)} x"
@@ -39,7 +39,7 @@ def print_near_optimal(found: NearOptimal, console: Console) -> None:
     for name, value in found.fixed.items():
         table.add_row(NAMES[name], "", told(name, value), "", "", "given")
     console.print(Padding(table, (1, 0, 0, 2)))
-    ends = _table("the plan with", "N", "D", "R", "k")
+    ends = plain_table("the plan with", "N", "D", "R", "k")
     for i in found.intervals:
         for word, decision in (("least", i.at_least), ("greatest", i.at_greatest)):
             ends.add_row(f"the {word} {NAMES[i.name]}", *_amounts(decision))
@@ -67,7 +67,7 @@ def print_rounding(found: RoundedPlan, console: Console) -> None:
     phases = [phase for phase in ("pretrain", "rl", "inference") if any(phase in c.chips for c in found.candidates)]
     shapes = any(c.shape is not None for c in found.candidates)
     names = {"pretrain": "chips, pre-training", "rl": "chips, RL", "inference": "chips, serving"}
-    table = _table("", "N", "D", "R", "k", *(names[phase] for phase in phases), "extra budget", "shape")
+    table = plain_table("", "N", "D", "R", "k", *(names[phase] for phase in phases), "extra budget", "shape")
     table.columns[-1].justify = "left"
     table.add_row("as planned", *_amounts(found.unrounded), *[""] * len(phases), "0 %", "")
     for i, c in enumerate(found.candidates[:MOST]):
@@ -94,7 +94,7 @@ def print_equal_cost(found: EqualCostRegret, console: Console) -> None:
     budgets = list(dict.fromkeys(row["budget"] for row in found.table))
     step = max(-(-len(budgets) // MOST), 1)
     shown = budgets[::step]
-    table = _table("law", *(f"{budget:.3g}" for budget in shown))
+    table = plain_table("law", *(f"{budget:.3g}" for budget in shown))
     for law in dict.fromkeys(row["law"] for row in found.table):
         regret = {row["budget"]: row["regret"] for row in found.table if row["law"] == law}
         table.add_row(Text(law), *(significant(100 * regret[budget], 2) for budget in shown))
@@ -158,10 +158,3 @@ def _four(decision: PlannedDecision) -> Mapping[str, float]:
 def _amounts(decision: PlannedDecision) -> tuple[str, str, str, str]:
     d = decision
     return short_count(d.n_active), short_count(d.d_pretrain), short_count(d.d_rl), significant(d.k)
-
-
-def _table(*columns: str) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for i, name in enumerate(columns):
-        table.add_column(name, justify="left" if i == 0 else "right", no_wrap=True)
-    return table

@@ -12,6 +12,7 @@ from allocator import __version__
 from allocator.comparisons import Comparison
 from allocator.optimum.result import Plan, plain_values
 from allocator.sweeps import plan_row
+from allocator.tables import plain_table
 from allocator.units import one_line, short_count, significant
 
 _DECISIONS = {
@@ -49,7 +50,7 @@ def rows_dict(
 def print_comparison(compared: Comparison, console: Console) -> None:
     """Print the plans of all laws, and the regret of each under each."""
     console.print(Text(one_line(compared.plan.title), style="bold"))
-    table = _table("law", "N", "D", "R", "k", "pre/RL/inf %", "x 20", "x own Chinchilla", "status")
+    table = plain_table("law", "N", "D", "R", "k", "pre/RL/inf %", "x 20", "x own Chinchilla", "status")
     for name, plan in compared.plans.items():
         d, phases, over = plan.decision, plan.phases, plan.overtraining
         if d is None or phases is None or over is None:
@@ -63,7 +64,7 @@ def print_comparison(compared: Comparison, console: Console) -> None:
     console.print(Padding(table, (1, 0, 0, 2)))
     console.print(Text("\nExtra budget that the plan of a row needs where the law of a column holds, %", style="bold"))
     names = list(compared.plans)
-    regret = _table("plan of", *(f"[{i}]" for i in range(1, len(names) + 1)))
+    regret = plain_table("plan of", *(f"[{i}]" for i in range(1, len(names) + 1)))
     for i, a in enumerate(names, 1):
         cells = (_percent(compared.regret[a][b], 2).removesuffix(" %") for b in names)
         regret.add_row(Text(f"[{i}] {a}"), *cells)
@@ -78,7 +79,7 @@ def print_comparison(compared: Comparison, console: Console) -> None:
 
 def print_diff(rows: Sequence[Mapping[str, Any]], names: tuple[str, str], console: Console) -> None:
     """Print two plans side by side."""
-    table = _table("figure", *names, "ratio")
+    table = plain_table("figure", *names, "ratio")
     for row in rows:
         ratio = row["b_over_a"]
         told = "" if ratio is None or ratio != ratio else significant(ratio, 4)
@@ -175,18 +176,11 @@ def warning_lines(plan: Plan) -> list[str]:
     return [f"{code}: {', '.join(paths)}: {message}" for (code, message), paths in told.items()]
 
 
-def _table(*columns: str) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for i, name in enumerate(columns):
-        table.add_column(name, justify="left" if i == 0 else "right", no_wrap=True)
-    return table
-
-
 def _decision_table(plan: Plan) -> Table:
     assert plan.decision is not None
     assert plan.decision_status is not None
     assert plan.elasticities is not None
-    table = _table("buy", "amount", "", "a 1% increase cuts reducible loss by")
+    table = plain_table("buy", "amount", "", "a 1% increase cuts reducible loss by")
     test_time = plan.scenario.law.test_time if plan.scenario is not None else None
     labels = _DECISIONS | ({"k": f"{one_line(test_time.unit)}, k"} if test_time is not None else {})
     for name, words in labels.items():
@@ -215,7 +209,7 @@ def _phase_table(plan: Plan) -> Table:
     cost, unit = _objective_cost(plan)
     extra = (["MFU", "chip-hours"] if chips else []) + (["USD"] if usd else [])
     extra += [] if unit == "FLOP" else [f"share of {unit}"]
-    table = _table("cost of", "model FLOP", "x overhead", "= paid FLOP", *extra, "share of FLOP", "")
+    table = plain_table("cost of", "model FLOP", "x overhead", "= paid FLOP", *extra, "share of FLOP", "")
     table.columns[-1].justify = "left"
     for name, phase in plan.phases.items():
         cells = [f"{phase.model_flop:.3g}", significant(phase.overhead), f"{phase.flop:.3g}"]
@@ -231,7 +225,7 @@ def _phase_table(plan: Plan) -> Table:
 
 
 def _baseline_table(plan: Plan) -> Table:
-    table = _table("rule of thumb", "N", "D", "R", "k", "loss", "extra budget to match")
+    table = plain_table("rule of thumb", "N", "D", "R", "k", "loss", "extra budget to match")
     for baseline in plan.baselines:
         d = baseline.decision
         if d is None:

@@ -13,6 +13,7 @@ from rich.text import Text
 from allocator import charts, robust_charts
 from allocator.robust_plans import Derating, Evaluated, RobustPlan
 from allocator.states import DEMAND
+from allocator.tables import plain_table
 from allocator.units import one_line, short_count, significant
 
 TERMINAL_ROWS = 12
@@ -47,7 +48,9 @@ def print_robust(plan: RobustPlan, console: Console) -> None:
     """Print a robust plan that a person reads at a glance."""
     console.print(Text(one_line(plan.title), style="bold"))
     console.print(Text(verdict(plan)))
-    table = _table("plan", "N", "D", "R", "k", "expected loss", f"worst {100 * (1 - plan.level):.3g} %", "worst regret")
+    table = plain_table(
+        "plan", "N", "D", "R", "k", "expected loss", f"worst {100 * (1 - plan.level):.3g} %", "worst regret"
+    )
     _add(table, "robust", plan.outcome)
     if plan.mean_demand is not None:
         _add(table, "made at mean demand", plan.mean_demand)
@@ -69,7 +72,7 @@ def print_robust(plan: RobustPlan, console: Console) -> None:
 def print_derating(told: Derating, console: Console) -> None:
     """Print both ways of planning a model that may not ship."""
     console.print(Text(f"Ships with probability {told.probability:g}", style="bold"))
-    table = _table("budget", "N", "D", "R", "k where it ships", "cost where it ships")
+    table = plain_table("budget", "N", "D", "R", "k where it ships", "cost where it ships")
     a, b = told.committed.decision, told.pooled.decision
     k = significant(float(told.committed.k[0]))
     table.add_row("the model's own", *map(short_count, (a.n_active, a.d_pretrain, a.d_rl)), k, "the budget")
@@ -140,7 +143,7 @@ def _add(table: Table, name: str, told: Evaluated) -> None:
 def _states(plan: RobustPlan) -> Table:
     """Some states, evenly spread over their losses."""
     paths = list(plan.states.values)[:2]
-    table = _table("state", *(path.rpartition(".")[2] for path in paths), "probability", "k", "loss", "regret",
+    table = plain_table("state", *(path.rpartition(".")[2] for path in paths), "probability", "k", "loss", "regret",
                    "own N", "own D", "own R", "own k")  # fmt: skip
     count = len(plan.states)
     order = np.argsort(np.where(np.isfinite(plan.loss), plan.loss, math.inf), kind="stable")
@@ -172,10 +175,3 @@ def _percent(share: float) -> str:
     if not math.isfinite(share):
         return "none" if math.isinf(share) else "-"
     return "0 %" if abs(share) < 5e-7 else f"{significant(100 * share)} %"
-
-
-def _table(*columns: str) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for i, name in enumerate(columns):
-        table.add_column(name, justify="left" if i == 0 else "right", no_wrap=True)
-    return table

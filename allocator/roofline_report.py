@@ -12,6 +12,7 @@ from rich.text import Text
 from allocator.roofline.step import StepTime
 from allocator.roofline_checks import Check, counted
 from allocator.rooflines import OWN, Roofline
+from allocator.tables import plain_table
 from allocator.units import one_line, short_count, significant
 
 BAR = 20
@@ -82,7 +83,9 @@ def print_roofline(result: Roofline, console: Console) -> None:
     """Print a roofline that a person reads at a glance."""
     console.print(Text(title(result), style="bold"))
     console.print(Text(about(result)))
-    table = _table("decode step", "ms", "of the step", "", "")
+    table = plain_table("decode step", "ms", "of the step", "", "")
+    for column in table.columns[3:]:
+        column.justify = "left"
     for row in result.rows():
         if row["phase"] != "decode" or (row["part"] == "latency" and not row["seconds"]):
             continue
@@ -110,7 +113,7 @@ def print_check(checked: Check, console: Console) -> None:
     """Print how far the calibrated roofline is from measured rows."""
     console.print(Text(f"{counted(len(checked.rows), 'measured row')} against the roofline", style="bold"))
     if checked.rows:
-        table = _table(*_ERROR_HEADS)
+        table = plain_table(*_ERROR_HEADS)
         for cells in _error_rows(checked):
             table.add_row(Text(cells[0]), *cells[1:])
         _print(console, table, (1, 0, 0, 2))
@@ -231,10 +234,3 @@ def _of_context(result: Roofline) -> str:
 
 def _ms(seconds: float) -> str:
     return f"{significant(1e3 * seconds)} ms"
-
-
-def _table(*columns: str) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for i, name in enumerate(columns):
-        table.add_column(name, justify="left" if i == 0 or not name else "right", no_wrap=True)
-    return table

@@ -1,6 +1,5 @@
 """The commands: they parse, call and print; whatever computes is imported inside them, so that --help is instant."""
 
-import gc
 import io
 import os
 import sys
@@ -30,6 +29,7 @@ from allocator.console import (
     number,
     print_out,
     seed_number,
+    short_lived,
     show,
     write,
 )
@@ -428,12 +428,12 @@ def scenario_show(scenario: ScenarioName = "lecture", sets: Overrides = None, as
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run a command; errors are one line each on stderr, never a traceback."""
-    gc.disable()  # a command is short, and collecting while JAX is imported and traced costs it a tenth
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without Unicode shows ? for a bar
     try:
-        code = typer.main.get_command(app).main(arguments, prog_name="allocator", standalone_mode=False)
+        with short_lived():
+            code = typer.main.get_command(app).main(arguments, prog_name="allocator", standalone_mode=False)
     except SystemExit as error:  # typer's own answer to a reader that has gone away while it printed help
         os._exit(DONE if error.code == NO_PLAN else WRONG_INPUT)
     except typer.TyperException as error:  # a wrong command line

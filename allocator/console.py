@@ -1,12 +1,13 @@
 """What all commands share: arguments, loading, answers as tables, JSON or files, and an output that may go away."""
 
+import gc
 import io
 import json
 import os
 import shutil
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -61,11 +62,32 @@ def print_out(text: str) -> None:
         os._exit(WRONG_INPUT)
 
 
+FAST = "jax_disable_most_optimizations"
+
+
+@contextmanager
+def short_lived() -> Iterator[None]:
+    """A command is short, and collecting garbage while JAX is imported and traced costs it a tenth.
+
+    Who calls a command from Python gets back its own settings, those of `compile_fast` too.
+    """
+    collecting = gc.isenabled()
+    compiling = "jax" in sys.modules and sys.modules["jax"].config.read(FAST)
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collecting:
+            gc.enable()
+        if "jax" in sys.modules:
+            sys.modules["jax"].config.update(FAST, compiling)
+
+
 def compile_fast() -> None:
     """A command solves once, so what JAX compiles should be ready soon rather than run fast."""
     import jax
 
-    jax.config.update("jax_disable_most_optimizations", True)
+    jax.config.update(FAST, True)
 
 
 def load(scenario: str, sets: Sequence[str] | None) -> Any:

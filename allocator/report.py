@@ -149,8 +149,8 @@ def _assurance(plan: Plan) -> str:
     }[plan.certificate.kind]
     price = plan.shadow_price.value
     if plan.objective.kind == "target_loss":
-        return f"Certificate: {why}. A 1 % lower reducible loss costs {significant(price)} % more."
-    return f"Certificate: {why}. 1 % more budget cuts the reducible loss by {significant(price)} %."
+        return f"Certificate: {why}.\nA 1 % lower reducible loss costs {significant(price)} % more."
+    return f"Certificate: {why}.\n1 % more budget cuts the reducible loss by {significant(price)} %."
 
 
 def _price(plan: Plan) -> str:

@@ -16,12 +16,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import jax
 import pandas as pd
 import pytest
 import typer
 
 import allocator
 from allocator.cli import app, main
+from allocator.console import FAST
 
 CONSOLE_SCRIPT = Path(sys.executable).with_name("allocator")
 KINDS = {"hardware": 28, "models": 26, "laws": 18, "data": 17, "scenarios": 4}
@@ -49,7 +51,6 @@ def cli(capsys) -> Callable[..., Answer]:
         given = [*map(str, arguments), *(part for override in sets for part in ("--set", override))]
         with pytest.raises(SystemExit) as stop:
             main(given)
-        gc.enable()  # a command switches it off for its short life
         return Answer(stop.value.code, *capsys.readouterr())
 
     return run
@@ -638,6 +639,14 @@ def test_no_command_shows_the_help(cli):
 
 def test_the_version(cli):
     assert cli("--version").out == f"{allocator.__version__}\n"
+
+
+def test_a_command_called_from_python_leaves_its_settings_alone(cli):
+    """A plan compiles for speed of compiling and collects no garbage; whoever called it goes on as before."""
+    before = jax.config.read(FAST), gc.isenabled()
+    assert cli("plan").code == 0
+    assert cli("plan", "nowhere").code == 2
+    assert (jax.config.read(FAST), gc.isenabled()) == before
 
 
 @pytest.mark.parametrize("code", ["import allocator", "from allocator.cli import main; main(['--help'])"])

@@ -8,7 +8,6 @@ followed by `# 98.0` has that value, to the digits shown.
 
 import ast
 import contextlib
-import gc
 import io
 import re
 import shlex
@@ -24,6 +23,7 @@ import typer
 import allocator
 from allocator import distributions
 from allocator.cli import app, main
+from allocator.console import FAST
 
 RUN = ("quick-start", "model", "decisions-under-uncertainty", "extending")
 PAGES = (*RUN, "glossary", "limits")
@@ -74,7 +74,6 @@ def run_command(line: str) -> str:
     out = io.StringIO()
     with contextlib.redirect_stdout(out), pytest.raises(SystemExit) as stop:
         main(words[1:])
-    gc.enable()  # a command switches it off for its short life
     expected = re.search(r"# exit code (\d)", line)
     assert stop.value.code == int(expected[1] if expected else 0), line
     if target is not None:
@@ -135,9 +134,10 @@ def compare(shown: str, printed: str, where: str) -> None:
 @pytest.fixture(scope="module", autouse=True)
 def quick_compiling() -> Iterator[None]:
     """As in a command, what JAX compiles is to be ready soon; other tests keep what they had."""
-    before = jax.config.read("jax_disable_most_optimizations")
+    before = jax.config.read(FAST)
+    jax.config.update(FAST, True)
     yield
-    jax.config.update("jax_disable_most_optimizations", before)
+    jax.config.update(FAST, before)
 
 
 def page_text(root: Path, name: str) -> str:

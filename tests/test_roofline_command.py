@@ -1,6 +1,5 @@
 """`allocator roofline` and `roofline check` as a user meets them, and their page of documents."""
 
-import gc
 import json
 import re
 import subprocess
@@ -22,7 +21,6 @@ def cli(capsys):
     def run(*arguments: str):
         with pytest.raises(SystemExit) as stop:
             main(list(arguments))
-        gc.enable()
         return stop.value.code, *capsys.readouterr()
 
     return run

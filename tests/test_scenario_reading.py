@@ -1,6 +1,5 @@
 """Scenario files: every bad input of the contract is one line with key path, value and rule, and all come at once."""
 
-import gc
 import io
 import sys
 import tomllib
@@ -55,7 +54,6 @@ def check(capsys, *arguments: str) -> tuple[int, str, list[str]]:
     """(exit code, stdout, lines of stderr) of a command."""
     with pytest.raises(SystemExit) as stop:
         main(list(arguments))
-    gc.enable()
     captured = capsys.readouterr()
     return stop.value.code, captured.out, captured.err.splitlines()
 

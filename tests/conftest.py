@@ -63,7 +63,7 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
     maps = Path("/proc/self/maps")
     if "jax" not in sys.modules or not maps.exists() or (nextitem is not None and nextitem.path == item.path):
         return
-    if maps.read_bytes().count(b"\n") > 10_000:
+    if maps.read_bytes().count(b"\n") > 25_000:
         sys.modules["jax"].clear_caches()
 
 

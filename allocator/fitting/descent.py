@@ -42,9 +42,6 @@ class Minimum(NamedTuple):
 
 class _State(NamedTuple):
     theta: Array
-    value: Array
-    gradient: Array
-    hessian: Array
     damping: Array
     delta: Array
     steps: Array
@@ -74,13 +71,25 @@ def box(form: Form) -> tuple[Array, Array]:
     return bounds[:, 0], bounds[:, 1]
 
 
+def derivatives(
+    form: Form, problem: Problem, theta: Float[Array, " parameters"], delta: Array
+) -> tuple[Array, Float[Array, " parameters"], Float[Array, "parameters parameters"]]:
+    """Value, gradient and Hessian of the objective."""
+
+    def slope(theta):
+        value, gradient = jax.value_and_grad(partial(objective, form, problem))(theta, delta)
+        return gradient, (value, gradient)
+
+    hessian, (value, gradient) = jax.jacfwd(slope, has_aux=True)(theta)
+    return value, gradient, hessian
+
+
 @partial(jax.jit, static_argnums=0)
 def relative_gradient(form: Form, problem: Problem, theta: Float[Array, " parameters"]) -> Array:
-    """Each component of the gradient over the sum of the sizes of its runs' contributions."""
-
+    """Each component of the gradient, signed, over the sum of the sizes of its runs' contributions."""
     each = jax.jacfwd(lambda point: contributions(form, problem, point, problem.delta))(theta)
     size = jnp.sum(jnp.abs(each), axis=0)
-    return jnp.abs(jnp.sum(each, axis=0)) / jnp.where(size > 0, size, 1.0)
+    return jnp.sum(each, axis=0) / jnp.where(size > 0, size, 1.0)
 
 
 @partial(jax.jit, static_argnums=0)
@@ -90,41 +99,35 @@ def descend(form: Form, problem: Problem, start: Float[Array, " parameters"]) ->
     held = jnp.isfinite(problem.pinned)
     final = problem.delta
     rounding = 0.5 * len(problem.weight) * ROUNDING**2
-    function = partial(objective, form, problem)
-
-    def evaluate(theta, delta):
-        value, gradient = jax.value_and_grad(function)(theta, delta)
-        return value, gradient, jax.jacfwd(jax.grad(function))(theta, delta)
 
     def step(state: _State) -> _State:
-        free = ~_stuck(state.theta, state.gradient, low, high, held)
-        move = _newton(state, free)
+        # The only place with derivatives: each copy of them is compiled anew, and that takes longer than the fit.
+        before, slope, hessian = derivatives(form, problem, state.theta, state.delta)
+        free = ~_stuck(state.theta, slope, low, high, held)
+        move = _newton(slope, hessian, state.damping, free)
         # At a bound that the gradient leaves but the coupled step presses against, solve without that coordinate.
         blocked = free & (((state.theta <= low) & (move < 0)) | ((state.theta >= high) & (move > 0)))
         free = free & ~blocked
-        move = _newton(state, free)
+        move = _newton(slope, hessian, state.damping, free)
         solid = jnp.all(jnp.isfinite(move))  # else the damped Hessian is not positive definite
         move = jnp.where(solid, move, 0.0)
         room = jnp.where(move < 0, low - state.theta, high - state.theta) / jnp.where(move == 0, 1.0, move)
         longest = jnp.min(jnp.where(move == 0, jnp.inf, room), initial=LONGEST / jnp.max(jnp.abs(move), initial=1e-300))
         move = jnp.clip(state.theta + jnp.minimum(longest, 1.0) * move, low, high) - state.theta
-        gradient = jnp.where(free, state.gradient, 0.0)
-        promised = -(gradient @ move + 0.5 * move @ state.hessian @ move)
-        value = function(state.theta + move, state.delta)
-        better = solid & (value < state.value)
-        gained = state.value - value
+        promised = -(jnp.where(free, slope, 0.0) @ move + 0.5 * move @ hessian @ move)
+        value = objective(form, problem, state.theta + move, state.delta)
+        better = solid & (value < before)
+        gained = before - value
         gain = gained / jnp.where(promised > 0, promised, jnp.inf)
         calmer = jnp.where(gain > 0.75, state.damping / 5, jnp.where(gain < 0.25, state.damping * 2, state.damping))
         damping = jnp.clip(jnp.where(better, calmer, state.damping * 4), 1e-12, 1e13)
         exhausted = solid & ~jnp.any(blocked) & (state.damping < 1.0) & (longest >= 1.0)
-        settled = (damping > 1e12) | (exhausted & (promised <= NOTHING * jnp.abs(state.value) + rounding))
+        settled = (damping > 1e12) | (exhausted & (promised <= NOTHING * jnp.abs(before) + rounding))
         loose = state.delta > final
-        advance = loose & (settled | (better & (gained < 1e-3 * jnp.abs(state.value))))
+        advance = loose & (settled | (better & (gained < 1e-3 * jnp.abs(before))))
         delta = jnp.where(advance, jnp.maximum(state.delta / NARROWING, final), state.delta)
-        theta = jnp.where(better, state.theta + move, state.theta)
         return _State(
-            theta,
-            *evaluate(theta, delta),
+            theta=jnp.where(better, state.theta + move, state.theta),
             damping=jnp.where(advance, 1e-3, damping),
             delta=delta,
             steps=state.steps + 1,
@@ -133,22 +136,22 @@ def descend(form: Form, problem: Problem, start: Float[Array, " parameters"]) ->
 
     first = jnp.where(jnp.isfinite(final), jnp.maximum(final, WIDEST), final)
     theta = jnp.clip(start, low, high)
-    state = _State(theta, *evaluate(theta, first), jnp.asarray(1e-2), first, jnp.asarray(0), jnp.asarray(False))
+    state = _State(theta, jnp.asarray(1e-2), first, jnp.asarray(0), jnp.asarray(False))
     state = jax.lax.while_loop(lambda state: (state.steps < MAX_STEPS) & ~state.done, step, state)
     theta = pin(form, state.theta, problem.scaled, problem.pinned)
-    stuck = _stuck(theta, state.gradient, low, high, held)
-    flatness = jnp.where(stuck, 0.0, relative_gradient(form, problem, theta))
+    slope = relative_gradient(form, problem, theta)
+    flatness = jnp.where(_stuck(theta, slope, low, high, held), 0.0, jnp.abs(slope))
     at_bound = ~held & ((theta <= low) | (theta >= high))
-    return Minimum(theta, state.value, jnp.max(flatness), at_bound, state.steps)
+    return Minimum(theta, objective(form, problem, theta, final), jnp.max(flatness), at_bound, state.steps)
 
 
-def _newton(state: _State, free):
+def _newton(gradient, hessian, damping, free):
     """Damped Newton step of the free coordinates; NaN where the damped Hessian is not positive definite."""
-    hessian = jnp.where(free[:, None] & free[None, :], state.hessian, 0.0)
+    hessian = jnp.where(free[:, None] & free[None, :], hessian, 0.0)
     diagonal = jnp.abs(jnp.diag(hessian))
     ridge = jnp.maximum(diagonal, 1e-3 * jnp.max(diagonal)) + 1e-300
-    factor = jnp.linalg.cholesky(hessian + jnp.diag(jnp.where(free, state.damping * ridge, 1.0)))
-    return -cho_solve((factor, True), jnp.where(free, state.gradient, 0.0))
+    factor = jnp.linalg.cholesky(hessian + jnp.diag(jnp.where(free, damping * ridge, 1.0)))
+    return -cho_solve((factor, True), jnp.where(free, gradient, 0.0))
 
 
 def _stuck(theta, gradient, low, high, held):

@@ -11,7 +11,7 @@ from scipy.optimize import minimize
 from scipy.stats import qmc
 
 from allocator.fitting.batches import descend_all
-from allocator.fitting.descent import Minimum, Problem, box, objective, relative_gradient
+from allocator.fitting.descent import Minimum, Problem, box, derivatives, relative_gradient
 from allocator.fitting.form import Form
 from allocator.fitting.losses import Loss
 from allocator.fitting.scaled import Scaled, pin
@@ -90,7 +90,7 @@ def search(form: Form, loss: Loss, scaled: Scaled, *, starts: int, seed: int, pi
     order = np.argsort(values, kind="stable")
     theta, value = _polish(form, loss, scaled, pinned, found, int(order[0]))
     problem = _problem(loss, scaled, pinned)
-    flat = np.asarray(relative_gradient(form, problem, jnp.asarray(theta)))
+    flat = np.abs(np.asarray(relative_gradient(form, problem, jnp.asarray(theta))))
     at_bound = np.asarray(found.at_bound[order[0]])
     free = ~at_bound & ~np.isfinite(pinned)
     # Where a law fits exactly, objectives differ by rounding alone and gradients are rounding.
@@ -140,6 +140,4 @@ def _polish(form, loss, scaled, pinned, found: Minimum, best: int) -> tuple[np.n
 
 @partial(jax.jit, static_argnums=0)
 def _derivatives(form, problem, theta):
-    function = partial(objective, form, problem)
-    value, gradient = jax.value_and_grad(function)(theta, problem.delta)
-    return value, gradient, jax.jacfwd(jax.grad(function))(theta, problem.delta)
+    return derivatives(form, problem, theta, problem.delta)

@@ -95,7 +95,7 @@ def decisions_by_budget(frame: "pd.DataFrame", budget: str) -> alt.HConcatChart:
         .encode(x=_log_axis(budget, _axis_title(budget)), y=alt.Y("k:Q", title="k").scale(zero=False))
         .properties(width=WIDTH // 2, height=HEIGHT)
     )
-    return alt.hconcat(tokens, samples).resolve_scale(color="independent")
+    return alt.hconcat(tokens, samples).resolve_scale(color="independent", strokeDash="independent")
 
 
 def overtraining_by_law(frame: "pd.DataFrame", label: str = "variant") -> Any:

@@ -137,4 +137,5 @@ def show(draw: Callable[[Any], None]) -> None:
     width = max(shutil.get_terminal_size().columns, 100) if terminal else 120
     console = Console(file=io.StringIO(), width=width, force_terminal=terminal, highlight=False, markup=False)
     draw(console)
-    print_out(console.file.getvalue())  # pyright: ignore[reportAttributeAccessIssue]
+    drawn = console.file.getvalue()  # pyright: ignore[reportAttributeAccessIssue]
+    print_out("\n".join(line.rstrip() for line in drawn.splitlines()))

@@ -10,7 +10,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from allocator import charts, decision_charts
-from allocator.decision_words import FIGURES, name_of, title_of, told, worth_of
+from allocator.decision_words import FIGURES, name_of, title_of, told, worths
 from allocator.distributions import Distribution
 from allocator.frontiers import Frontier, OvertrainingByDemand, released_models
 from allocator.information import Information, VarianceShares
@@ -22,7 +22,6 @@ from allocator.uncertainties import OVERTRAINING, Uncertainty
 from allocator.units import one_line, significant
 
 TERMINAL_ROWS = 15
-SAME_AS_DEMAND = ("deployment.lifetime_days", "deployment.derate")  # factors of the tokens served, as demand is
 LONGEST_HEAD = 22  # of a column, beyond which the quantity goes by its short name
 
 
@@ -132,13 +131,7 @@ def print_sensitivity(found: Sensitivity, console: Console) -> None:
             "assumed" if row.assumed else "",
         )
     console.print(Padding(table, (1, 0, 0, 2)))
-    unit = "cost" if target else "budget"
-    lines = [
-        worth_of(row.path, row.worth, unit)
-        for row in found.elasticities
-        if not row.path.startswith(("law.", "objective.")) and row.path not in SAME_AS_DEMAND
-    ]
-    for line in lines[:9]:
+    for line in worths(found)[:9]:
         console.print(Padding(Text(line), (0, 0, 0, 2)))
     console.print(Text(f"\n{FIGURES[found.outcome]} over each assumption's range: {told(found.outcome, found.base)}",
                        style="bold"))  # fmt: skip

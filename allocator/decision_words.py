@@ -1,6 +1,7 @@
 """How assumptions, decisions and figures are called in tables and charts."""
 
 from allocator.frontiers import axis_unit
+from allocator.sensitivities import Sensitivity
 from allocator.units import short_count, significant
 
 NAMES = {
@@ -33,6 +34,7 @@ NAMES = {
 }
 # Where 1% more of the number is 1% less of what people speak of.
 TURNED = {"rl.overhead": "MFU of RL", "inference.overhead": "MFU of decode"}
+SAME_AS_DEMAND = ("deployment.lifetime_days", "deployment.derate")  # factors of the tokens served, as demand is
 
 FIGURES = {
     "n_active": "active parameters",
@@ -54,6 +56,16 @@ def name_of(path: str) -> str:
         decision, _, end = path.removeprefix("decisions.").partition(".")
         return f"{'largest ' if end == 'max' else 'least ' if end == 'min' else ''}{FIGURES.get(decision, decision)}"
     return NAMES.get(path, path)
+
+
+def worths(found: Sensitivity) -> list[str]:
+    """What 1% more of each number of the scenario does, in sentences, the most first."""
+    unit = "cost" if found.plan.objective.kind == "target_loss" else "budget"
+    return [
+        worth_of(row.path, row.worth, unit)
+        for row in found.elasticities
+        if not row.path.startswith(("law.", "objective.")) and row.path not in SAME_AS_DEMAND
+    ]
 
 
 def worth_of(path: str, worth: float, unit: str = "budget") -> str:

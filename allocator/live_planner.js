@@ -37,6 +37,7 @@
 
   // The plan at a state: {problem} where there is none.
   function planAt(s) {
+    if (Object.keys(start).every((key) => s[key] === start[key])) return live.plan;  // exact, not interpolated
     const law = live.laws.find((l) => l.name === s.law), grid = grids[s.law + "/" + s.mode];
     if (!grid) return {problem: law.reasons[s.mode] || "no plan"};
     const base = live.base, served = ratio(s, "traffic") * ratio(s, "days") * ratio(s, "derate");

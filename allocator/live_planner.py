@@ -23,7 +23,7 @@ from allocator.feedback import depends_on_size
 from allocator.laws.rl import SaturatingRl
 from allocator.optimum.batches import Plans, solve_batch
 from allocator.optimum.result import Plan
-from allocator.problem import Problem
+from allocator.problem import DECISIONS, Problem
 from allocator.scenario.reading import set_value, with_values
 from allocator.scenario.schema import Bounds, Scenario
 
@@ -137,6 +137,7 @@ def live_planner(plan: Plan, *, seed: int = 0) -> dict[str, Any]:
         "rl": {"saturating": saturating, "scale": float(axis.scale_tokens if saturating else axis.unit_tokens),  # pyright: ignore
                "none": bool(np.asarray(problem.upper)[2] == np.asarray(problem.lower)[2])},
         "base": _base(plan, moving),
+        "plan": _exact(plan, moving),
         "moving": moving,
         "bound": {"decisions": BOUND, "loss": LOSS_BOUND},
         "toml": _toml(scenario, sliders),
@@ -203,6 +204,17 @@ def _base(plan: Plan, moving: bool) -> dict[str, Any]:
         "prompt_tokens": float(costs.prompt_tokens),
         "limit": float(plan.objective.value),
     }
+
+
+def _exact(plan: Plan, moving: bool) -> dict[str, Any]:
+    """The plan itself, as the page tells one."""
+    assert plan.decision is not None
+    assert plan.phases is not None
+    assert plan.total is not None
+    d = plan.decision
+    amounts = {name: getattr(d, name) for name in (*DECISIONS, "d_inference")}
+    told = amounts | {"loss": plan.loss, "tokens_per_param": d.d_pretrain / d.n_active}
+    return told if moving else told | {"flop": plan.total.flop, "shares": [p.share for p in plan.phases.values()]}
 
 
 def _sliders(plan: Plan, moving: bool) -> list[dict[str, Any]]:

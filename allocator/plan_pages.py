@@ -15,7 +15,7 @@ import tomli_w
 
 from allocator import catalog, charts, comparisons, decision_charts, exports
 from allocator.baselines import with_baselines
-from allocator.decision_words import FIGURES, name_of, told, worth_of
+from allocator.decision_words import FIGURES, name_of, told, worths
 from allocator.errors import AllocatorError
 from allocator.exports import budgets_around
 from allocator.frontiers import Frontier, frontier
@@ -23,7 +23,7 @@ from allocator.live_planner import live_planner
 from allocator.optimum.planning import solve
 from allocator.optimum.result import Notice, Plan
 from allocator.pages import document, figures, html_list, html_table, script_safe
-from allocator.report import verdict
+from allocator.report import gathered, verdict
 from allocator.scenario.assumptions import LAW, assumptions
 from allocator.scenario.schema import Scenario
 from allocator.sensitivities import Sensitivity, sensitivity
@@ -34,7 +34,10 @@ DRAWS = 1000
 POINTS = 41
 ADVICE = {
     "extrapolates_rl": "Treat the RL share as a bet; fit your own RL runs (allocator fit) before committing compute.",
-    "assumed_parameter": "See the sensitivity below; measure it where the plan hangs on it.",
+    "assumed_parameter": "See what the answer hangs on; measure it where that is much.",
+    "extrapolates_n_active": "See how far other laws differ, and fit runs of your own at larger sizes.",
+    "extrapolates_d_pretrain": "See how far other laws differ, and fit longer runs of your own.",
+    "extrapolates_tokens_per_param": "See how far other laws differ, and fit runs of your own that are over-trained.",
     "exponents_chosen_for_equal_cost": "Put in exponents of your own; these were chosen to illustrate the heuristic.",
     "overhead_unusual": "Check MFU, peak and units of that phase.",
     "ideal_roofline": "Give the roofline an efficiency that your engine reaches.",
@@ -280,10 +283,7 @@ def _baselines(plan: Plan) -> str:
 def _sensitivity(made: Report) -> str:
     if made.sensitivity is None:
         return ""
-    unit = "cost" if made.plan.objective.kind == "target_loss" else "budget"
-    lines = [worth_of(row.path, row.worth, unit) for row in made.sensitivity.elasticities
-             if not row.path.startswith(("law.", "objective."))]  # fmt: skip
-    return f"<ul>{''.join(f'<li>{escape(line)}</li>' for line in lines[:6])}</ul>"
+    return f"<ul>{''.join(f'<li>{escape(line)}</li>' for line in worths(made.sensitivity)[:6])}</ul>"
 
 
 def _uncertainty(made: Report) -> str:
@@ -333,9 +333,9 @@ def _laws(made: Report) -> str:
 
 def _warnings(notices: Iterable[Notice]) -> str:
     items = [
-        f"<li><code>{escape(n.code)}</code> {escape(n.path)}: {escape(n.message)}"
-        f"{f' <span class=do>{escape(ADVICE[n.code])}</span>' if n.code in ADVICE else ''}</li>"
-        for n in notices
+        f"<li><code>{escape(code)}</code> {escape(', '.join(paths))}: {escape(message)}"
+        f"{f'. <span class=do>{escape(ADVICE[code])}</span>' if code in ADVICE else ''}</li>"
+        for code, paths, message in gathered(notices)
     ]
     return f"<ul>{''.join(items)}</ul>" if items else "<p>None.</p>"
 

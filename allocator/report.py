@@ -1,6 +1,6 @@
 """Plans as tables: data frames with units in the column names, and text for a terminal."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console, Group
@@ -10,7 +10,7 @@ from rich.text import Text
 
 from allocator import __version__
 from allocator.comparisons import Comparison
-from allocator.optimum.result import Plan, plain_values
+from allocator.optimum.result import Notice, Plan, plain_values
 from allocator.sweeps import plan_row
 from allocator.tables import plain_table
 from allocator.units import one_line, short_count, significant
@@ -169,11 +169,16 @@ def _objective_cost(plan: Plan) -> tuple[float, str]:
 
 
 def warning_lines(plan: Plan) -> list[str]:
-    """Warnings, one line a code; equal messages are told once with all their paths."""
+    """Warnings as they are printed."""
+    return [f"{code}: {', '.join(paths)}: {message}" for code, paths, message in gathered(plan.warnings)]
+
+
+def gathered(notices: Iterable[Notice]) -> list[tuple[str, list[str], str]]:
+    """Code, paths and message; what is said of several numbers is said once, with all their paths."""
     told: dict[tuple[str, str], list[str]] = {}
-    for warning in plan.warnings:
-        told.setdefault((warning.code, warning.message), []).append(warning.path)
-    return [f"{code}: {', '.join(paths)}: {message}" for (code, message), paths in told.items()]
+    for notice in notices:
+        told.setdefault((notice.code, notice.message), []).append(notice.path)
+    return [(code, paths, message) for (code, message), paths in told.items()]
 
 
 def _decision_table(plan: Plan) -> Table:

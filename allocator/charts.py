@@ -75,16 +75,17 @@ def decisions_by_budget(frame: "pd.DataFrame", budget: str) -> alt.HConcatChart:
     if known.empty:
         nothing = alt.Chart(alt.InlineData(values=[{}]), title="What to buy along the budget")
         return alt.hconcat(nothing.mark_text(text="no plan at any budget").properties(width=WIDTH, height=HEIGHT))
+    names = list(_DECISIONS.values())
     long = known.melt([budget], list(_DECISIONS), "decision", "amount").replace({"decision": _DECISIONS})
     tokens = (
         alt.Chart(long[long["amount"] > 0], title="What to buy along the budget")
-        .mark_line(point=True)
+        .mark_line(point=len(known) == 1)  # with points, colours and dashes would get a legend each
         .encode(
             x=_log_axis(budget, _axis_title(budget)),
             y=_log_axis("amount", "parameters, tokens", alt.Y),
-            color=alt.Color("decision:N", title=None, sort=list(_DECISIONS.values())).legend(orient="bottom"),
+            color=alt.Color("decision:N", title=None, sort=names).scale(domain=names).legend(orient="bottom"),
             # Dashes, since tokens served and pre-training tokens coincide at equal cost.
-            strokeDash=alt.StrokeDash("decision:N", title=None, sort=list(_DECISIONS.values())).legend(orient="bottom"),
+            strokeDash=alt.StrokeDash("decision:N", title=None, sort=names).scale(domain=names).legend(orient="bottom"),
             tooltip=["decision:N", alt.Tooltip("amount:Q", format=".3e")],
         )
         .properties(width=WIDTH, height=HEIGHT)

@@ -138,8 +138,9 @@ def main() -> None:
     )
     timed("lecture, N free, 4 starts", load("lecture-free"), lecture_values(given.count, 1), 4)
     overlap = with_values(load("lecture-free"), {"law.overlap": 1.0, "decisions.k": "free"})
-    many, _ = timed(f"overlap, {STARTS} starts", overlap, overlap_values(given.count, 2))
-    print(f"{'':44} {many / STARTS:8.2f} s a start")
+    runs = STARTS + 1  # the last is from the optimum of one problem of the batch
+    many, _ = timed(f"overlap, {runs} starts", overlap, overlap_values(given.count, 2))
+    print(f"{'':44} {many / runs:8.2f} s a start, with what was solved alone")
 
     begun, some = time.perf_counter(), 200
     zs = np.array([slsqp(values, i) for i in range(some)])

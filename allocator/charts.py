@@ -79,7 +79,7 @@ def decisions_by_budget(frame: "pd.DataFrame", budget: str) -> alt.HConcatChart:
     long = known.melt([budget], list(_DECISIONS), "decision", "amount").replace({"decision": _DECISIONS})
     tokens = (
         alt.Chart(long[long["amount"] > 0], title="What to buy along the budget")
-        .mark_line(point=len(known) == 1)  # with points, colours and dashes would get a legend each
+        .mark_line(point=True)
         .encode(
             x=_log_axis(budget, _axis_title(budget)),
             y=_log_axis("amount", "parameters, tokens", alt.Y),

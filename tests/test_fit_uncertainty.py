@@ -1,5 +1,6 @@
 """Draws and intervals against closed forms: linear least squares, normal theory, Fisher's information, simulations."""
 
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -150,6 +151,13 @@ def test_interval_needs_two_finite_draws():
     assert np.isnan(interval(np.array([]), 1.0)).all()
     assert np.isnan(interval(np.array([1.0, np.nan]), 1.0)).all()
     assert interval(np.array([1.0, np.nan, 1.0]), 1.0) == (1.0, 1.0)
+
+
+def test_refits_of_which_none_settled_leave_no_error():
+    lost = linear(130)
+    lost = replace(lost, draws=np.full_like(lost.draws, np.nan))
+    assert np.isnan(list(lost.stderr.values())[:3]).all()
+    assert np.isnan(lost.interval("A")).all()
 
 
 def test_draws_are_as_many_as_asked_for():

@@ -73,9 +73,10 @@ class Fit:
         off along a ridge.
         """
         spread = np.full(len(self.values), np.nan)
-        if len(self.draws) > 1:
-            low, high = np.nanquantile(self.draws, [0.158655, 0.841345], axis=0)
-            spread = (high - low) / 2
+        known = np.isfinite(self.draws).any(axis=0)  # no refit may have settled
+        if len(self.draws) > 1 and known.any():
+            low, high = np.nanquantile(self.draws[:, known], [0.158655, 0.841345], axis=0)
+            spread[known] = (high - low) / 2
         spread = np.where(np.isfinite(self.pinned), 0.0, spread)
         return dict(zip(self.form.names, map(float, spread), strict=True))
 

@@ -270,6 +270,7 @@ def _chance(least: float, most: float) -> str:
 
 
 def provenance(scenario: Any) -> dict[str, Any]:
+    """What an answer that is not one plan came from: this version and the scenario."""
     from allocator import __version__
 
     return {"allocator": __version__, "scenario": scenario.to_values()}

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from numbers import Real
 from typing import Any
 
 import equinox as eqx
@@ -21,10 +22,11 @@ from allocator.scenario.building import objective_of
 from allocator.scenario.reading import with_values
 from allocator.scenario.schema import Scenario
 from allocator.states import DEMAND, States
-from allocator.worlds import LEAST_PRICE, TOLD, World, refuse_target, world_of
+from allocator.worlds import TOLD, World, refuse_target, world_of
 
 REGRET_ROUNDS, REGRET_STEP = 25, 1e-10  # of the least worst log regret
 HUGE = 1e3  # a log loss that no state has
+LEAST_PRICE = 1e-6  # where a state's own optimum leaves budget unused, its shadow price is 0
 
 
 def robust(
@@ -106,7 +108,7 @@ def evaluate_committed(
     zero = bool(world.stage.axis.allows_zero)
     for name, number in (("n_active", n_active), ("d_pretrain", d_pretrain), ("d_rl", d_rl)):
         least = name == "d_rl" and zero and number == 0
-        if not isinstance(number, int | float) or not (least or (number > 0 and math.isfinite(number))):
+        if not isinstance(number, Real) or not (least or (number > 0 and math.isfinite(number))):
             raise ScenarioError([f"{name}: got {number!r}; must be {'0 or ' if name == 'd_rl' and zero else ''}> 0 "
                                  "and finite"])  # fmt: skip
     v = world.coordinates(n_active, d_pretrain, d_rl)

@@ -27,7 +27,6 @@ from allocator.units import tidy
 
 LANES = (16, 64, 256, 1024, 4096)  # numbers of states, since each number is compiled once
 OVER = 1e-9  # of the budget; a state whose least service costs more than that above it cannot be served
-LEAST_PRICE = 1e-6  # where a state's own optimum leaves budget unused, its shadow price is 0
 TOLD = 3  # states that an error names
 
 

@@ -453,6 +453,10 @@ def test_wrong_options():
     for wrong in ({"median": 0}, {"sigma": -1}, {"points": 0}, {"rule": "monte-carlo"}, {"key": "law.overlap"}):
         with pytest.raises(ScenarioError, match=f"{next(iter(wrong))}: got"):
             lognormal_demand(**{"median": T, "sigma": 0.5} | wrong)
+    given = {"n_active": np.int64(10**11), "d_pretrain": 10**14, "d_rl": np.float32(1e13)}
+    assert np.isfinite(evaluate_committed(powers(), demand(), **given).loss).any()
+    with pytest.raises(ScenarioError, match="n_active: got '1e11'; must be > 0 and finite"):
+        evaluate_committed(powers(), demand(), **given | {"n_active": "1e11"})
     with pytest.raises(ScenarioError, match="besiroglu-2024 has no draws"):
         law_states(load("lecture-free"))
     with pytest.raises(ScenarioError, match="given by both sides"):

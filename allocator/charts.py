@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import altair as alt
 
-from allocator.decision_words import title_of
+from allocator.decision_words import titles_of
 from allocator.frontiers import Frontier
 
 if TYPE_CHECKING:
@@ -144,7 +144,7 @@ def frontier(found: Frontier) -> Any:
     """A frontier as a line through its points, those that nothing beats."""
     from allocator.decision_charts import frontier as drawn  # which takes widths from here
 
-    return drawn(found.to_frame(), found.x_name, found.y_name, title_of(found.x_name), title_of(found.y_name))
+    return drawn(found.to_frame(), found.x_name, found.y_name, *titles_of(found))
 
 
 def files(charts: Mapping[str, Any]) -> dict[str, str | bytes]:

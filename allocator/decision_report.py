@@ -10,7 +10,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from allocator import charts, decision_charts
-from allocator.decision_words import FIGURES, name_of, title_of, told, worths
+from allocator.decision_words import FIGURES, name_of, titles_of, told, worths
 from allocator.distributions import Distribution
 from allocator.frontiers import Frontier, OvertrainingByDemand, released_models
 from allocator.information import Information, VarianceShares
@@ -43,7 +43,8 @@ def print_frontier(found: Frontier, console: Console) -> None:
     """Print the points of a frontier, thinned to what fits a screen."""
     console.print(Text(about(found), style="bold"))
     frame = found.to_frame()
-    heads = (title if len(title := title_of(name)) <= LONGEST_HEAD else name for name in (found.x_name, found.y_name))
+    names = zip((found.x_name, found.y_name), titles_of(found), strict=True)
+    heads = (title if len(title) <= LONGEST_HEAD else name for name, title in names)
     table = plain_table(*heads, "N", "D", "R", "k", "pre/RL/inf %", "x 20", "")
     chosen = np.unique(np.linspace(0, len(frame) - 1, TERMINAL_ROWS).astype(int))
     shares = found.plans.shares
@@ -69,8 +70,7 @@ def print_frontier(found: Frontier, console: Console) -> None:
 def frontier_files(found: Frontier) -> dict[str, str | bytes]:
     """A frontier's table and charts."""
     frame, own = found.to_frame(), about(found)
-    drawn = {"frontier": decision_charts.frontier(frame, found.x_name, found.y_name, title_of(found.x_name),
-                                                  title_of(found.y_name), own)}  # fmt: skip
+    drawn = {"frontier": decision_charts.frontier(frame, found.x_name, found.y_name, *titles_of(found), own)}
     if found.x_name.startswith("objective.") and found.x_name != "objective.target_loss":
         drawn["decisions"] = charts.decisions_by_budget(frame, found.x_name)
         drawn["shares"] = charts.shares_by_budget(frame, found.x_name)

@@ -1,6 +1,6 @@
 """How assumptions, decisions and figures are called in tables and charts."""
 
-from allocator.frontiers import axis_unit
+from allocator.frontiers import Frontier, axis_unit
 from allocator.sensitivities import Sensitivity
 from allocator.units import short_count, significant
 
@@ -87,9 +87,15 @@ def told(figure: str, value: float) -> str:
     return f"{value:.4g}" if figure == "cost" else significant(value)
 
 
-def title_of(name: str) -> str:
+def titles_of(found: Frontier) -> tuple[str, str]:
+    """A frontier's two quantities with their units."""
+    unit = found.loss_unit
+    return title_of(found.x_name, unit), title_of(found.y_name, unit)
+
+
+def title_of(name: str, loss_unit: str) -> str:
     """A quantity of a frontier with its unit, for headings and axes."""
-    unit = axis_unit(name)
+    unit = axis_unit(name, loss_unit)
     if name.startswith(("training_", "serving_", "cost_")):
         said = {"training": "training cost", "serving": "serving cost", "cost": "cost"}[name.partition("_")[0]]
     else:

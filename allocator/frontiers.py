@@ -12,8 +12,8 @@ from jaxtyping import Float
 from allocator import catalog
 from allocator.errors import AllocatorError
 from allocator.laws.law import Law
-from allocator.optimum.batches import STARTS, Plans, solve_batch
-from allocator.optimum.planning import UNITS
+from allocator.optimum.batches import STARTS, Plans, built_at, solve_batch
+from allocator.optimum.planning import UNITS, loss_unit
 from allocator.problem import LARGEST, SMALLEST, Problem
 from allocator.roofline.step import decode_step
 from allocator.scenario.assumptions import find_path
@@ -46,6 +46,15 @@ class Frontier:
     asked: Float[np.ndarray, " points"]  # values that were set
     kept: np.ndarray
     plans: Plans
+
+    @property
+    def loss_unit(self) -> str:
+        """Unit of the loss; nothing where there is no plan."""
+        solved = np.flatnonzero(self.plans.solved)
+        if not len(solved):
+            return ""
+        values = {path: float(numbers[solved[0]]) for path, numbers in self.plans.values.items()}
+        return loss_unit(*built_at(self.plans.scenario, values, self.plans.user_law))
 
     def to_frame(self) -> "pd.DataFrame":
         """One row a point: both quantities, whether it is kept, then the plan; units in the names."""
@@ -245,9 +254,9 @@ def released_models() -> "pd.DataFrame":
     return pd.DataFrame([row for row in rows if row["tokens_per_param"] is not None])
 
 
-def axis_unit(name: str) -> str:
+def axis_unit(name: str, loss_unit: str) -> str:
     """Unit of a frontier's quantity, for headings and axes."""
     kind = name.rpartition(".")[2].removeprefix("cost_").removeprefix("training_").removeprefix("serving_")
     units = UNITS | {"tpot_s": "s", "usd_per_mtok": "USD per million output tokens", "tokens_per_second": "tokens/s"}
-    units |= {"lifetime_tokens": "tokens", "lifetime_days": "days", "target_loss": "nats/token", "loss": "nats/token"}
+    units |= {"lifetime_tokens": "tokens", "lifetime_days": "days", "target_loss": loss_unit, "loss": loss_unit}
     return units.get(kind, "")

@@ -15,7 +15,7 @@ import tomli_w
 
 from allocator import catalog, charts, comparisons, decision_charts, exports
 from allocator.baselines import with_baselines
-from allocator.decision_words import FIGURES, name_of, told, worths
+from allocator.decision_words import FIGURES, name_of, title_of, told, worths
 from allocator.errors import AllocatorError
 from allocator.exports import budgets_around
 from allocator.frontiers import Frontier, frontier
@@ -149,7 +149,7 @@ def charts_of(made: Report) -> dict[str, Any]:
     drawn: dict[str, Any] = {"shares": charts.shares(own, "plan")}
     if made.along is not None and made.along.kept.any():
         frame = made.along.to_frame()
-        x, y = _axis_title(plan), "loss" if plan.objective.kind != "target_loss" else "cost"
+        x, y = _axis_title(plan), title_of(made.along.y_name, plan.loss_unit)
         drawn["frontier"] = decision_charts.frontier(frame, made.along.x_name, made.along.y_name, x, y, about)
         if plan.objective.kind != "target_loss":
             drawn["decisions"] = charts.decisions_by_budget(frame, made.along.x_name)

@@ -226,3 +226,11 @@ def test_over_training_rises_with_demand_under_each_law():
     row = overtraining_by_demand(load("lecture-free"), [2.592e14], laws=["besiroglu-2024"])
     assert row.plans["besiroglu-2024"].tokens_per_param[0] / 20 == pytest.approx(47.9, abs=0.05)
     assert len(released_models()) > 10
+
+
+def test_a_loss_has_the_unit_of_its_law():
+    scenario = with_values(load("lecture-free"), {"decisions.n_active": 1e11})
+    assert frontier(scenario, compute_flop=[4e26, 5e26]).loss_unit == "nats/token"
+    own = allocator.UserLaw(lambda n, d, r, k: n**-0.3 + d**-0.3 + 0 * r * k, floor=0.0)
+    assert frontier(with_values(scenario, {"decisions.d_rl": 1e12}), law=own,
+                    compute_flop=[6e26, 7e26]).loss_unit == "the unit of the user's law"  # fmt: skip

@@ -138,7 +138,7 @@ def _plan(
         decision=PlannedDecision.of(decision, float(built.problem.costs.lifetime_tokens)),
         decision_status=decision_status,
         loss=figures.loss,
-        loss_unit=_loss_unit(scenario, built),
+        loss_unit=loss_unit(scenario, built),
         reducible_loss=figures.reducible_loss,
         phases=phases,
         total=_total(phases),
@@ -214,10 +214,11 @@ def failed_plan(scenario: Scenario, law: Law | None, error: NoPlanError) -> Plan
 
 def _objective(scenario: Scenario, built: Built | None) -> Objective:
     kind, value, _ = objective_of(scenario)
-    return Objective(kind, value, _loss_unit(scenario, built) if kind == "target_loss" else UNITS[kind])
+    return Objective(kind, value, loss_unit(scenario, built) if kind == "target_loss" else UNITS[kind])
 
 
-def _loss_unit(scenario: Scenario, built: Built | None) -> str:
+def loss_unit(scenario: Scenario, built: Built | None) -> str:
+    """Unit of the loss that a scenario's plan has."""
     if built is not None and built.law_record is None:
         return "the unit of the user's law"
     if scenario.law.form == "pass-at-k":
